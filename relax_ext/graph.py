@@ -1,0 +1,131 @@
+"""Graph: one Relax function whose parameters and results have names and roles, and its builder.
+
+The builder is the only mutable thing. The frontend's recorder, the gradient walker and the passes that
+add an optimizer's update all emit into it, so forward, backward and update share one list of bindings.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from tilegrad._base.errors import UsageError
+from tilegrad._base.tvm import ir, relax, tvm
+
+InRole = Literal["input", "state", "hyper"]
+
+
+@dataclass(frozen=True)
+class InPort:
+    """One parameter of ``main``. Roles as in runtime.program.Buffer."""
+
+    name: str
+    role: InRole
+
+
+@dataclass(frozen=True)
+class OutPort:
+    """One element of ``main``'s result tuple; ``updates`` names the state it is written back to, if any."""
+
+    name: str
+    updates: str | None = None
+
+
+@dataclass(frozen=True)
+class Graph:
+    """``module["main"]`` is one dataflow block that returns a tuple; ports name its ends, in order."""
+
+    module: tvm.IRModule
+    inputs: tuple[InPort, ...]
+    outputs: tuple[OutPort, ...]
+
+    @property
+    def main(self) -> relax.Function:
+        """The Relax function."""
+        return self.module["main"]
+
+    def text(self) -> str:
+        """Ports as a comment, then TVMScript."""
+        ins = ", ".join(f"{p.name}:{p.role}" for p in self.inputs)
+        outs = ", ".join(p.name + (f"->{p.updates}" if p.updates else "") for p in self.outputs)
+        return f"# inputs {ins}\n# outputs {outs}\n{self.module.script()}\n"
+
+    def dumps(self) -> str:
+        """The content of a ``.tgraph`` file: one JSON object."""
+        return json.dumps(
+            {
+                "tgraph": 1,
+                "inputs": [[p.name, p.role] for p in self.inputs],
+                "outputs": [[p.name, p.updates] for p in self.outputs],
+                "module": ir.save_json(self.module),
+            }
+        )
+
+    @staticmethod
+    def loads(text: str) -> Graph:
+        """The inverse of ``dumps``. Raises UsageError when the text is not a tgraph."""
+        try:
+            d = json.loads(text)
+            assert d["tgraph"] == 1
+        except (ValueError, KeyError, TypeError, AssertionError) as e:
+            raise UsageError("Graph.loads", "text that is not a version-1 .tgraph", "the output of Graph.dumps") from e
+        return Graph(
+            ir.load_json(d["module"]),
+            tuple(InPort(n, r) for n, r in d["inputs"]),
+            tuple(OutPort(n, u) for n, u in d["outputs"]),
+        )
+
+
+class GraphBuilder:
+    """Emits Relax bindings into one dataflow block. Relax infers every shape and dtype."""
+
+    def __init__(self) -> None:
+        self._bb = relax.BlockBuilder()
+        self._bb._begin_dataflow_block()
+        self._params: list[relax.Var] = []
+        self._inputs: list[InPort] = []
+        self._outputs: list[tuple[OutPort, relax.Expr]] = []
+        self.bindings: list[tuple[relax.Var, relax.Expr]] = []
+        """Every emitted (var, expr) in order; what the gradient walker walks."""
+        self.where: dict[relax.Var, str] = {}
+        """Source line of the user's code that a var comes from, where known."""
+
+    @property
+    def block_builder(self) -> relax.BlockBuilder:
+        """The underlying BlockBuilder, for ``normalize`` and ``add_func``; emit through ``emit``."""
+        return self._bb
+
+    def input(self, name: str, shape: Sequence[int], dtype: str, role: InRole = "input") -> relax.Var:
+        """Add a parameter of ``main``."""
+        if any(p.name == name for p in self._inputs):
+            raise UsageError(f"GraphBuilder.input, name '{name}'", "a name that is taken", "a unique name")
+        var = relax.Var(name, relax.TensorType(tuple(int(d) for d in shape), dtype))
+        self._params.append(var)
+        self._inputs.append(InPort(name, role))
+        return var
+
+    def emit(self, expr: relax.Expr, where: str | None = None) -> relax.Var:
+        """Bind ``expr`` to a new var, its type inferred. A var is returned as it is."""
+        if isinstance(expr, relax.Var):
+            return expr
+        var = self._bb.emit(expr)
+        self.bindings.append((var, self._bb.lookup_binding(var)))
+        if where is not None:
+            self.where[var] = where
+        return var
+
+    def output(self, name: str, expr: relax.Expr, updates: str | None = None) -> None:
+        """Add an element of the result; with ``updates`` it is the new value of that state."""
+        self._outputs.append((OutPort(name, updates), expr))
+
+    def finish(self) -> Graph:
+        """Close the block and return the Graph. The builder cannot be used afterwards."""
+        result = self._bb.emit_output(relax.Tuple([e for _, e in self._outputs]))
+        block = self._bb._end_block()
+        func = relax.Function(self._params, relax.SeqExpr([block], result), result.ty, is_pure=True)
+        func = func.with_attr("global_symbol", "main")
+        mod = self._bb.get()
+        mod["main"] = func
+        return Graph(relax.transform.Normalize()(mod), tuple(self._inputs), tuple(p for p, _ in self._outputs))

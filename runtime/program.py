@@ -1,0 +1,91 @@
+"""Program: an ordered list of kernel calls over planned buffers. The border between graph and library.
+
+Nothing here needs TVM: a kernel's body is an opaque value that only the rooms above look into.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+Role = Literal["input", "state", "hyper", "output", "const", "temp"]
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """One array of the program.
+
+    role:
+      input   given by the caller at each call, never written
+      state   parameter or optimizer state: owned by the context unless the caller binds its own;
+              read, and written in place by updates
+      hyper   a state that only the caller changes (learning rate, ...)
+      output  written for the caller
+      const   ``data``, baked into the library
+      temp    lives in the arena at byte ``offset``
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    role: Role
+    offset: int | None = None
+    data: np.ndarray | None = field(default=None, compare=False)
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes (bool counts one byte an element)."""
+        return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(numpy_dtype(self.dtype)).itemsize
+
+
+@dataclass(frozen=True)
+class Call:
+    """``kernels[kernel](*args)``: buffer names in the kernel's parameter order, inputs then outputs."""
+
+    kernel: str
+    args: tuple[str, ...]
+    num_outputs: int = 1
+
+
+@dataclass(frozen=True)
+class Program:
+    """Kernel calls in order, with every buffer they touch.
+
+    ``ports`` are the names that a caller sees, in the order of the entry's argument array:
+    inputs, states, hypers, outputs. ``arena_bytes`` holds the temporaries; kernels' scratch is
+    added by the build, which knows the configs. ``kernels`` maps a content-addressed name to the
+    kernel (a ``tvm.tirx.PrimFunc``, unscheduled).
+    """
+
+    name: str
+    ports: tuple[str, ...]
+    buffers: Mapping[str, Buffer]
+    calls: tuple[Call, ...]
+    kernels: Mapping[str, Any]
+    arena_bytes: int = 0
+
+    def text(self) -> str:
+        """The program for a person: ports, then one line a call with shapes and offsets."""
+
+        def show(name: str) -> str:
+            b = self.buffers[name]
+            place = f"@{b.offset}" if b.role == "temp" else f":{b.role}"
+            return f"%{name}{place} {b.dtype}[{','.join(map(str, b.shape))}]"
+
+        lines = [f"program {self.name}  # arena {self.arena_bytes} bytes, {len(self.kernels)} kernels"]
+        lines += [f"  port {show(p)}" for p in self.ports]
+        for c in self.calls:
+            ins, outs = c.args[: len(c.args) - c.num_outputs], c.args[len(c.args) - c.num_outputs :]
+            lines.append(f"  {', '.join(map(show, outs))} = {c.kernel}({', '.join('%' + a for a in ins)})")
+        return "\n".join(lines) + "\n"
+
+
+_NUMPY = {"bool": "bool", "bfloat16": "uint16"}
+
+
+def numpy_dtype(dtype: str) -> str:
+    """NumPy's name for a tilegrad dtype; bfloat16 travels as its bits in uint16."""
+    return _NUMPY.get(dtype, dtype)
