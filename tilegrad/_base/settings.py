@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-
-import platformdirs
+from types import ModuleType
 
 from tilegrad._base.errors import UsageError
 
 
+def _platformdirs() -> ModuleType:
+    import platformdirs  # here, because a deployed library is loaded where only NumPy is installed
+
+    return platformdirs
+
+
 def cache_dir() -> Path:
     """Compiled objects and libraries. ``TILEGRAD_CACHE_DIR`` overrides the user's cache folder."""
-    return Path(os.environ.get("TILEGRAD_CACHE_DIR") or platformdirs.user_cache_dir("tilegrad"))
+    return Path(os.environ.get("TILEGRAD_CACHE_DIR") or _platformdirs().user_cache_dir("tilegrad"))
 
 
 def user_log() -> Path:
     """The user's tuning log. ``TILEGRAD_LOG`` overrides the one in the user's data folder."""
-    return Path(os.environ.get("TILEGRAD_LOG") or Path(platformdirs.user_data_dir("tilegrad")) / "tuning.jsonl")
+    return Path(os.environ.get("TILEGRAD_LOG") or Path(_platformdirs().user_data_dir("tilegrad")) / "tuning.jsonl")
 
 
 def usable_cores() -> int:

@@ -114,7 +114,7 @@ class Target:
         Raises TargetError for an unknown CPU (near names are listed) or a kind other than llvm.
         """
         if isinstance(spec, Target):
-            return spec.with_threads(threads) if threads else spec
+            return spec if threads is None else spec.with_threads(settings.num_threads(threads))
         if isinstance(spec, str) and spec.strip().startswith("{"):
             try:
                 spec = json.loads(spec)
@@ -138,7 +138,7 @@ class Target:
         feats = [f for f in base.features if f"-{f}" not in extra]
         feats += [f[1:] for f in extra if f.startswith("+") and f[1:] not in feats]
         if threads is None and "num-cores" in spec:
-            base = base.with_threads(int(spec["num-cores"]))
+            base = base.with_threads(settings.num_threads(spec["num-cores"]))
         return replace(base, features=tuple(feats))
 
 
@@ -149,9 +149,10 @@ def _split_cli(text: str) -> dict[str, Any]:
         return {"kind": words[0]} if words[0] in ("cuda", "rocm", "metal", "opencl", "vulkan") else {"kind": "llvm", "mcpu": words[0]}
     out: dict[str, Any] = {"kind": words[0] if words else ""}
     for w in words[1:]:
-        m = re.fullmatch(r"--?([\w-]+)=(.*)", w)
-        if m:
-            out[m[1]] = m[2].split(",") if m[1] == "mattr" else m[2]
+        m = re.fullmatch(r"--?([\w-]+)(?:=(.*))?", w)
+        if not m or (m[2] is None and m[1] in ("mcpu", "mtriple", "mattr", "num-cores")):
+            raise TargetError("target", f"{w!r} in {text!r}", "words such as -mcpu=NAME, -mattr=+a,-b, -mtriple=TRIPLE, -num-cores=N")
+        out[m[1]] = m[2].split(",") if m[1] == "mattr" else m[2]
     return out
 
 
