@@ -1,0 +1,1 @@
+"""Relax extensions: gradient, passes and lowering from Graph to Program and Library."""

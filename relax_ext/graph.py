@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from tilegrad._base.errors import UsageError
 from tilegrad._base.tvm import ir, relax, tvm
@@ -91,6 +91,8 @@ class GraphBuilder:
         """Every emitted (var, expr) in order; what the gradient walker walks."""
         self.where: dict[relax.Var, str] = {}
         """Source line of the user's code that a var comes from, where known."""
+        self.regions: list[Any] = []
+        """Spans of bindings with a gradient of their own (``relax_ext.region``): checkpoint and custom_vjp."""
 
     @property
     def block_builder(self) -> relax.BlockBuilder:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-Role = Literal["input", "state", "hyper", "output", "const", "temp"]
+Role = Literal["input", "state", "hyper", "output", "const", "temp", "view"]
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,7 @@ class Buffer:
       output  written for the caller
       const   ``data``, baked into the library
       temp    lives in the arena at byte ``offset``
+      view    the memory of buffer ``view_of`` (not itself a view) under another shape of the same size
     """
 
     name: str
@@ -34,6 +35,7 @@ class Buffer:
     role: Role
     offset: int | None = None
     data: np.ndarray | None = field(default=None, compare=False)
+    view_of: str | None = None
 
     @property
     def nbytes(self) -> int:
@@ -72,7 +74,7 @@ class Program:
 
         def show(name: str) -> str:
             b = self.buffers[name]
-            place = f"@{b.offset}" if b.role == "temp" else f":{b.role}"
+            place = f"@{b.offset}" if b.role == "temp" else f"={b.view_of}" if b.view_of else f":{b.role}"
             return f"%{name}{place} {b.dtype}[{','.join(map(str, b.shape))}]"
 
         lines = [f"program {self.name}  # arena {self.arena_bytes} bytes, {len(self.kernels)} kernels"]

@@ -65,7 +65,12 @@ class Template(Protocol):
         """The analytic choice; always a member of ``space``."""
 
     def apply(self, func: tirx.PrimFunc, config: Config, target: Target) -> Scheduled:
-        """Arrange the kernel. Raises ScheduleError when the config is illegal for it."""
+        """Arrange the kernel. Raises ScheduleError when the config is illegal for it.
+
+        In-place updates: an output parameter may be bound to the same memory as an input that the epilogue reads at
+        the index it writes (the kernel then has ``tirx.noalias`` False: keep the attribute). So, for each element or
+        vector, every output's value is computed before any output is stored.
+        """
 
     def estimate(self, workload: Workload, config: Config, target: Target) -> float:
         """Seconds that the analytic model expects."""

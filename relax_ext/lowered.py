@@ -1,0 +1,131 @@
+"""A legalized ``main`` as a list of nodes: one per call_tir, with what fusion and planning need to know of each.
+
+In: a module whose main calls PrimFuncs only. Nothing is changed here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from tilegrad._base.errors import UnsupportedOperatorError
+from tilegrad._base.tvm import ir, relax, tirx, tvm
+from tilegrad.schedules.stages import Stage, loads, stages
+
+Kind = Literal["view", "movement", "elementwise", "reduction", "contraction", "opaque"]
+"""view: a reshape, no data moves. movement: copies, selects and constants, no arithmetic.
+elementwise: arithmetic, no reduction. contraction: one sum of products, no other reduction."""
+
+
+@dataclass(eq=False)
+class Node:
+    """One ``outs = func(args)``; ``outs`` are the vars of its results, None where nobody reads one."""
+
+    name: str
+    args: tuple[relax.Expr, ...]
+    outs: tuple[relax.Var | None, ...]
+    func: tirx.PrimFunc
+    kind: Kind
+    stages: tuple[Stage, ...]
+    call: relax.Call
+    index: int
+
+
+class Lowered:
+    """``nodes`` in order, ``producer`` of each var, and the vars or constants that main returns."""
+
+    def __init__(self, mod: tvm.IRModule) -> None:
+        self.mod = mod
+        self.params = tuple(mod["main"].params)
+        bindings = list(_bindings(mod))
+        tuples = {v: e for v, e in bindings if isinstance(e, relax.Tuple)}
+        items: dict[relax.Var, dict[int, relax.Var]] = {}
+        self._aliases: dict[relax.Var, relax.Expr] = {}
+        for var, expr in bindings:
+            if isinstance(expr, (relax.Var, ir.GenericConst)):
+                self._aliases[var] = expr
+            elif isinstance(expr, relax.TupleGetItem) and expr.tuple_value in tuples:
+                self._aliases[var] = tuples[expr.tuple_value].fields[expr.index]
+            elif isinstance(expr, relax.TupleGetItem):
+                first = items.setdefault(expr.tuple_value, {}).setdefault(expr.index, var)
+                if not first.same_as(var):
+                    self._aliases[var] = first
+        calls = [(v, e) for v, e in bindings if isinstance(e, relax.Call)]
+        _refuse_unlowered(calls)
+        self.nodes = [self._node(i, var, call, items.get(var, {})) for i, (var, call) in enumerate(calls)]
+        self.producer = {out: n for n in self.nodes for out in n.outs if out is not None}
+        self.results = self._results(tuples)
+
+    def resolve(self, expr: relax.Expr) -> relax.Expr:
+        """Follow aliases to the var that a kernel or parameter defines, or to a constant."""
+        while isinstance(expr, relax.Var) and expr in self._aliases:
+            expr = self._aliases[expr]
+        return expr
+
+    def _node(self, index: int, var: relax.Var, call: relax.Call, items: dict[int, relax.Var]) -> Node:
+        func = self.mod[call.args[0]]
+        parts = tuple(stages(func) or ())
+        is_tuple = isinstance(call.ty, relax.TupleType)
+        outs = tuple(items.get(i) for i in range(len(call.ty.fields))) if is_tuple else (var,)
+        args = tuple(self.resolve(a) for a in call.args[1].fields)
+        return Node(str(call.args[0].name_hint), args, outs, func, kind_of(func, parts), parts, call, index)
+
+    def _results(self, tuples: dict[relax.Var, relax.Tuple]) -> list[relax.Expr]:
+        body = self.resolve(self.mod["main"].body.body)
+        body = tuples.get(body, body)
+        return [self.resolve(f) for f in (body.fields if isinstance(body, relax.Tuple) else [body])]
+
+
+def kind_of(func: tirx.PrimFunc, parts: tuple[Stage, ...]) -> Kind:
+    """Classify a kernel by its stages."""
+    if not parts:
+        return "opaque"
+    if len(parts) == 1 and not parts[0].reduce and len(func.params) == 2 and relax.analysis.has_reshape_pattern(func):
+        return "view"
+    reductions = [s for s in parts if s.reduce]
+    if not reductions:
+        return "movement" if all(is_movement(s.body) for s in parts) else "elementwise"
+    return "contraction" if len(reductions) == 1 and is_sum_of_products(reductions[0]) else "reduction"
+
+
+def is_movement(expr: tirx.PrimExpr) -> bool:
+    """Whether an expression only loads, casts, produces constants and selects by index (index arithmetic is free)."""
+    if isinstance(expr, (ir.TensorLoad, tirx.IntImm, tirx.FloatImm)):
+        return True
+    if isinstance(expr, tirx.Select):
+        return not loads(expr.condition) and is_movement(expr.true_value) and is_movement(expr.false_value)
+    if isinstance(expr, ir.Call) and is_if_then_else(expr):
+        return not loads(expr.args[0]) and is_movement(expr.args[1]) and is_movement(expr.args[2])
+    return isinstance(expr, tirx.Cast) and is_movement(expr.value)
+
+
+def is_if_then_else(call: ir.Call) -> bool:
+    """Whether a TIR call is the lazy select."""
+    return str(getattr(call.op, "name", "")).endswith("if_then_else")
+
+
+def is_sum_of_products(stage: Stage) -> bool:
+    """``out += a * b`` with two loads (casts and selects around them allowed)."""
+    combiner = stage.combiner
+    if combiner is None or combiner[0] != "sum":
+        return False
+    product = combiner[1]
+    while isinstance(product, tirx.Cast):
+        product = product.value
+    return isinstance(product, tirx.Mul) and is_movement(product.a) and is_movement(product.b)
+
+
+def _bindings(mod: tvm.IRModule) -> Iterator[tuple[relax.Var, relax.Expr]]:
+    for block in mod["main"].body.blocks:
+        for b in block.bindings:
+            yield b.var, b.value
+
+
+def _refuse_unlowered(calls: list[tuple[relax.Var, relax.Call]]) -> None:
+    strange = [str(getattr(c.op, "name", c.op)) for _, c in calls if getattr(c.op, "name", "") != "relax.call_tir"]
+    if strange:
+        names = ", ".join(f"{n} ({strange.count(n)}x)" for n in sorted(set(strange)))
+        raise UnsupportedOperatorError(
+            "lowering", names, "operators that legalize to kernels", "Rewrite them, or register a legalization."
+        )
