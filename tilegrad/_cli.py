@@ -173,24 +173,19 @@ app.add_typer(cache, name="cache")
 @cache.command("info")
 def cache_info() -> None:
     """Where the cache is, how many files it has and how big they are."""
-    from tilegrad._base.settings import cache_dir
+    from tilegrad.runtime import cache as store
 
-    files = [p for p in cache_dir().rglob("*") if p.is_file()]
-    size = sum(p.stat().st_size for p in files)
-    typer.echo(f"{cache_dir()}: {len(files)} files, {size / 2**20:.1f} MiB")
+    i = store.info()
+    typer.echo(f"{i.directory}: {i.files} files, {i.bytes / 2**20:.1f} MiB of at most {i.limit_bytes >> 20} MiB")
 
 
 @cache.command("clear")
 def cache_clear() -> None:
     """Delete every compiled kernel. They are compiled again when they are needed."""
-    import shutil
+    from tilegrad.runtime import cache as store
 
-    from tilegrad._base.settings import cache_dir
-
-    folder = cache_dir()
-    if folder.is_dir():
-        shutil.rmtree(folder)
-    typer.echo(f"{folder}: empty")
+    gone = store.clear()
+    typer.echo(f"{gone.directory}: {gone.files} files deleted, {gone.bytes / 2**20:.1f} MiB")
 
 
 def main(argv: list[str] | None = None) -> None:

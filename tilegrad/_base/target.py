@@ -16,12 +16,14 @@ from tilegrad._base.errors import TargetError
 
 # Linux's /proc/cpuinfo flag -> LLVM's feature name, for the features that code generation may use.
 _X86_FLAGS = {
-    "sse4_2": "sse4.2", "popcnt": "popcnt", "avx": "avx", "avx2": "avx2", "fma": "fma", "f16c": "f16c", "bmi1": "bmi", "bmi2": "bmi2",
-    "abm": "lzcnt", "movbe": "movbe", "avx512f": "avx512f", "avx512bw": "avx512bw", "avx512dq": "avx512dq", "avx512vl": "avx512vl",
-    "avx512cd": "avx512cd", "avx512_vnni": "avx512vnni", "avx512_bf16": "avx512bf16", "avx_vnni": "avxvnni", "amx_tile": "amx-tile",
-    "amx_bf16": "amx-bf16", "amx_int8": "amx-int8", "avx512_fp16": "avx512fp16",
+    "sse4_2": "sse4.2", "popcnt": "popcnt", "avx": "avx", "avx2": "avx2", "fma": "fma", "f16c": "f16c", "bmi1": "bmi",
+    "bmi2": "bmi2", "abm": "lzcnt", "movbe": "movbe", "avx512f": "avx512f", "avx512bw": "avx512bw", "avx512dq": "avx512dq",
+    "avx512vl": "avx512vl", "avx512cd": "avx512cd", "avx512_vnni": "avx512vnni", "avx512_bf16": "avx512bf16",
+    "avx_vnni": "avxvnni", "amx_tile": "amx-tile", "amx_bf16": "amx-bf16", "amx_int8": "amx-int8", "avx512_fp16": "avx512fp16",
 }  # fmt: skip
-_ARM_FLAGS = {"asimd": "neon", "asimdhp": "fullfp16", "asimddp": "dotprod", "i8mm": "i8mm", "bf16": "bf16", "sve": "sve", "sve2": "sve2"}
+_ARM_FLAGS = {
+    "asimd": "neon", "asimdhp": "fullfp16", "asimddp": "dotprod", "i8mm": "i8mm", "bf16": "bf16", "sve": "sve", "sve2": "sve2",
+}  # fmt: skip
 
 _V2 = ("sse4.2", "popcnt")
 _V3 = (*_V2, "avx", "avx2", "fma", "f16c", "bmi", "bmi2", "lzcnt", "movbe")
@@ -31,7 +33,8 @@ _KNOWN: dict[str, tuple[str, tuple[str, ...]]] = {
     "x86-64": ("x86_64", ()), "x86-64-v2": ("x86_64", _V2), "x86-64-v3": ("x86_64", _V3), "x86-64-v4": ("x86_64", _V4),
     "haswell": ("x86_64", _V3), "broadwell": ("x86_64", _V3), "skylake": ("x86_64", _V3), "znver1": ("x86_64", _V3),
     "znver2": ("x86_64", _V3), "znver3": ("x86_64", _V3), "alderlake": ("x86_64", (*_V3, "avxvnni")),
-    "skylake-avx512": ("x86_64", _V4), "cascadelake": ("x86_64", (*_V4, "avx512vnni")), "icelake-server": ("x86_64", (*_V4, "avx512vnni")),
+    "skylake-avx512": ("x86_64", _V4), "cascadelake": ("x86_64", (*_V4, "avx512vnni")),
+    "icelake-server": ("x86_64", (*_V4, "avx512vnni")),
     "sapphirerapids": ("x86_64", (*_V4, "avx512vnni", "avx512bf16")), "znver4": ("x86_64", (*_V4, "avx512vnni", "avx512bf16")),
     "znver5": ("x86_64", (*_V4, "avx512vnni", "avx512bf16")),
     "aarch64": ("aarch64", ("neon",)), "cortex-a72": ("aarch64", ("neon",)), "cortex-a76": ("aarch64", ("neon", "dotprod")),
@@ -145,13 +148,16 @@ class Target:
 def _split_cli(text: str) -> dict[str, Any]:
     """``llvm -mcpu=x -mattr=+a,+b`` or one bare name."""
     words = text.split()
+    if len(words) == 1 and words[0] in ("cuda", "rocm", "metal", "opencl", "vulkan"):
+        return {"kind": words[0]}
     if len(words) == 1 and words[0] not in ("llvm", "native"):
-        return {"kind": words[0]} if words[0] in ("cuda", "rocm", "metal", "opencl", "vulkan") else {"kind": "llvm", "mcpu": words[0]}
+        return {"kind": "llvm", "mcpu": words[0]}
     out: dict[str, Any] = {"kind": words[0] if words else ""}
     for w in words[1:]:
         m = re.fullmatch(r"--?([\w-]+)(?:=(.*))?", w)
         if not m or (m[2] is None and m[1] in ("mcpu", "mtriple", "mattr", "num-cores")):
-            raise TargetError("target", f"{w!r} in {text!r}", "words such as -mcpu=NAME, -mattr=+a,-b, -mtriple=TRIPLE, -num-cores=N")
+            known = "words such as -mcpu=NAME, -mattr=+a,-b, -mtriple=TRIPLE, -num-cores=N"
+            raise TargetError("target", f"{w!r} in {text!r}", known)
         out[m[1]] = m[2].split(",") if m[1] == "mattr" else m[2]
     return out
 
@@ -163,7 +169,8 @@ def _known(name: str, threads: int | None) -> Target:
         name = "aarch64" if name == "arm64" else name.split("-")[0].replace("x86_64", "x86-64")
     if name not in _KNOWN:
         near = difflib.get_close_matches(name, _KNOWN, n=3, cutoff=0.4)
-        raise TargetError("target", f"unknown CPU {name!r}", f"one of {', '.join(_KNOWN)}", f"Did you mean {' or '.join(near)}?" if near else "")
+        hint = f"Did you mean {' or '.join(near)}?" if near else ""
+        raise TargetError("target", f"unknown CPU {name!r}", f"one of {', '.join(_KNOWN)}", hint)
     arch, feats = _KNOWN[name]
     return Target(arch, feats, settings.num_threads(threads), name)
 
