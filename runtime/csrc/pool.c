@@ -1,0 +1,249 @@
+/* A pool of threads that belongs to one context.
+ *
+ * Workers wait for a new job generation: a few pauses, then yields, and after 50 microseconds they sleep on a
+ * condition variable. The caller takes part as worker 0 and waits for the others in the same way. Task t of a job
+ * always runs with the same (task, number of tasks), so results do not depend on timing.
+ */
+#define _GNU_SOURCE
+#include "internal.h"
+
+#include <time.h>
+
+TG_HIDDEN double tgrt_now(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+typedef int (*tgrt_launcher)(tgrt_task task, void *data, int num_task);
+
+static int run_serially(tgrt_task task, void *data, int num_task) {
+  tgrt_parallel_env env = {NULL, num_task > 0 ? num_task : 1};
+  for (int t = 0; t < env.num_task; ++t) {
+    int status = task(t, &env, data);
+    if (status) return status;
+  }
+  return 0;
+}
+
+#ifdef TG_NO_THREADS
+
+struct tgrt_pool {
+  int unused;
+};
+
+TG_HIDDEN size_t tgrt_pool_bytes(int num_threads) {
+  (void)num_threads;
+  return 0;
+}
+TG_HIDDEN int tgrt_pool_start(tgrt_pool *pool, tgrt_context *ctx, int num_threads) {
+  (void)pool, (void)ctx, (void)num_threads;
+  return 0;
+}
+TG_HIDDEN void tgrt_pool_stop(tgrt_pool *pool) { (void)pool; }
+TG_HIDDEN int tgrt_usable_cores(void) { return 1; }
+TG_HIDDEN long tgrt_process(void) { return 0; }
+
+static int parallel_launch(tgrt_task task, void *data, int num_task) { return run_serially(task, data, num_task); }
+
+#else
+
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <unistd.h>
+
+enum { PAUSES = 400, SPIN_NANOSECONDS = 50000 };
+
+typedef struct {
+  pthread_t thread;
+  struct tgrt_pool *pool;
+  int index;
+} tgrt_worker;
+
+struct tgrt_pool {
+  tgrt_context *ctx;
+  int num_threads;
+  int stop;
+  tgrt_task task;
+  void *data;
+  tgrt_parallel_env env;
+  pthread_mutex_t lock;
+  pthread_cond_t work, done;
+  /* what threads spin on, each on a cache line of its own */
+  _Alignas(TG_ALIGN) atomic_uint generation;
+  _Alignas(TG_ALIGN) atomic_int pending;
+  atomic_int failed;
+  _Alignas(TG_ALIGN) atomic_int sleepers;
+  atomic_int caller_sleeps;
+  tgrt_worker workers[];
+};
+
+static TG_THREAD_LOCAL int inside_parallel;
+
+TG_HIDDEN long tgrt_process(void) { return (long)getpid(); }
+
+TG_HIDDEN int tgrt_usable_cores(void) {
+#ifdef __linux__
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof set, &set) == 0) return CPU_COUNT(&set);
+#endif
+  long n = sysconf(_SC_NPROCESSORS_ONLN);
+  return n > 0 ? (int)n : 1;
+}
+
+static void pause_briefly(void) {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__) || defined(__arm__)
+  __asm__ volatile("yield");
+#else
+  atomic_signal_fence(memory_order_seq_cst);
+#endif
+}
+
+/* Steps of a wait that ends in sleep. Returns 0 when it is time to sleep. Yielding after the first few microseconds
+ * leaves the core to anybody who has work, another context's pool for instance. */
+static int keep_spinning(int *step, struct timespec *start) {
+  if (*step < PAUSES) {
+    ++*step;
+    pause_briefly();
+    return 1;
+  }
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  if (*step == PAUSES) {
+    ++*step;
+    *start = now;
+  }
+  if ((now.tv_sec - start->tv_sec) * 1000000000L + (now.tv_nsec - start->tv_nsec) > SPIN_NANOSECONDS) return 0;
+  sched_yield();
+  return 1;
+}
+
+static unsigned wait_for_job(tgrt_pool *pool, unsigned seen) {
+  int step = 0;
+  struct timespec start = {0, 0};
+  unsigned now;
+  while ((now = atomic_load_explicit(&pool->generation, memory_order_acquire)) == seen) {
+    if (keep_spinning(&step, &start)) continue;
+    pthread_mutex_lock(&pool->lock);
+    atomic_fetch_add(&pool->sleepers, 1); /* sequentially consistent with the caller's "new generation, any sleepers?" */
+    while (atomic_load(&pool->generation) == seen) pthread_cond_wait(&pool->work, &pool->lock);
+    atomic_fetch_sub(&pool->sleepers, 1);
+    pthread_mutex_unlock(&pool->lock);
+  }
+  return now;
+}
+
+static void announce_job(tgrt_pool *pool) {
+  atomic_fetch_add(&pool->generation, 1);
+  if (atomic_load(&pool->sleepers) > 0) {
+    pthread_mutex_lock(&pool->lock);
+    pthread_cond_broadcast(&pool->work);
+    pthread_mutex_unlock(&pool->lock);
+  }
+}
+
+static void wait_for_workers(tgrt_pool *pool) {
+  int step = 0;
+  struct timespec start = {0, 0};
+  while (atomic_load_explicit(&pool->pending, memory_order_acquire) != 0) {
+    if (keep_spinning(&step, &start)) continue;
+    pthread_mutex_lock(&pool->lock);
+    atomic_store(&pool->caller_sleeps, 1);
+    while (atomic_load(&pool->pending) != 0) pthread_cond_wait(&pool->done, &pool->lock);
+    atomic_store(&pool->caller_sleeps, 0);
+    pthread_mutex_unlock(&pool->lock);
+  }
+}
+
+static int run_share(tgrt_pool *pool, int index) {
+  for (int t = index; t < pool->env.num_task; t += pool->num_threads) {
+    int status = pool->task(t, &pool->env, pool->data);
+    if (status) return status;
+  }
+  return 0;
+}
+
+static void *work(void *argument) {
+  tgrt_worker *self = argument;
+  tgrt_pool *pool = self->pool;
+  unsigned seen = 0;
+  tgrt_current = pool->ctx;
+  inside_parallel = 1;
+  for (;;) {
+    seen = wait_for_job(pool, seen);
+    if (pool->stop) return NULL;
+    if (run_share(pool, self->index)) atomic_store_explicit(&pool->failed, 1, memory_order_relaxed);
+    if (atomic_fetch_sub(&pool->pending, 1) == 1 && atomic_load(&pool->caller_sleeps)) {
+      pthread_mutex_lock(&pool->lock);
+      pthread_cond_signal(&pool->done);
+      pthread_mutex_unlock(&pool->lock);
+    }
+  }
+}
+
+static int parallel_launch(tgrt_task task, void *data, int num_task) {
+  tgrt_pool *pool = tgrt_current->pool;
+  if (inside_parallel || tgrt_current->num_threads == 1) return run_serially(task, data, num_task);
+  pool->task = task;
+  pool->data = data;
+  pool->env.num_task = num_task > 0 ? num_task : pool->num_threads;
+  atomic_store_explicit(&pool->failed, 0, memory_order_relaxed);
+  atomic_store_explicit(&pool->pending, pool->num_threads - 1, memory_order_relaxed);
+  announce_job(pool);
+  inside_parallel = 1;
+  int status = run_share(pool, 0);
+  inside_parallel = 0;
+  wait_for_workers(pool);
+  return status || atomic_load_explicit(&pool->failed, memory_order_relaxed) ? -1 : 0;
+}
+
+TG_HIDDEN size_t tgrt_pool_bytes(int num_threads) {
+  return num_threads > 1 ? sizeof(tgrt_pool) + (size_t)(num_threads - 1) * sizeof(tgrt_worker) : 0;
+}
+
+TG_HIDDEN int tgrt_pool_start(tgrt_pool *pool, tgrt_context *ctx, int num_threads) {
+  if (num_threads == 1) return 0;
+  pool->ctx = ctx;
+  pool->num_threads = 1;
+  pool->stop = 0;
+  pool->env.sync = NULL;
+  atomic_init(&pool->generation, 0);
+  atomic_init(&pool->pending, 0);
+  atomic_init(&pool->failed, 0);
+  atomic_init(&pool->sleepers, 0);
+  atomic_init(&pool->caller_sleeps, 0);
+  if (pthread_mutex_init(&pool->lock, NULL) || pthread_cond_init(&pool->work, NULL) || pthread_cond_init(&pool->done, NULL)) return -1;
+
+  sigset_t all, before; /* signals of the program are for the program's own threads */
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  int status = 0;
+  for (int i = 1; i < num_threads && !status; ++i) {
+    tgrt_worker *w = &pool->workers[i - 1];
+    w->pool = pool;
+    w->index = i;
+    status = pthread_create(&w->thread, NULL, work, w);
+    if (!status) pool->num_threads = i + 1;
+  }
+  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  if (status) tgrt_pool_stop(pool);
+  return status ? -1 : 0;
+}
+
+TG_HIDDEN void tgrt_pool_stop(tgrt_pool *pool) {
+  pool->stop = 1;
+  announce_job(pool);
+  for (int i = 0; i < pool->num_threads - 1; ++i) pthread_join(pool->workers[i].thread, NULL);
+  pthread_cond_destroy(&pool->done);
+  pthread_cond_destroy(&pool->work);
+  pthread_mutex_destroy(&pool->lock);
+}
+
+#endif
+
+/* The kernels' objects hold this variable as a weak NULL; the strong definition wins at link time. */
+extern TG_HIDDEN tgrt_launcher __TVMBackendParallelLaunch;
+TG_HIDDEN tgrt_launcher __TVMBackendParallelLaunch = parallel_launch;

@@ -1,0 +1,141 @@
+/* The border between the generated tables of a library and the fixed runtime. Private: callers see only the
+ * generated public header. The first part declares the few structures of TVM's kernel ABI that kernels use. */
+#ifndef TG_RUNTIME_H
+#define TG_RUNTIME_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(__GNUC__)
+#define TG_HIDDEN __attribute__((visibility("hidden")))
+#define TG_PUBLIC __attribute__((visibility("default")))
+#else
+#define TG_HIDDEN
+#define TG_PUBLIC
+#endif
+
+/* ---- kernel ABI (DLPack tensor, tagged value, packed call, parallel launch) ---- */
+
+typedef struct {
+  uint8_t code; /* 0 int, 1 uint, 2 float, 4 bfloat, 6 bool */
+  uint8_t bits;
+  uint16_t lanes;
+} tgrt_dtype;
+
+typedef struct {
+  void *data;
+  int32_t device_type; /* 1: CPU */
+  int32_t device_id;
+  int32_t ndim;
+  tgrt_dtype dtype;
+  const int64_t *shape;
+  const int64_t *strides;
+  uint64_t byte_offset;
+} tgrt_tensor;
+
+typedef struct {
+  int32_t type_index; /* 7: pointer to a tensor */
+  int32_t zero;
+  union {
+    int64_t i;
+    void *p;
+  } value;
+} tgrt_value;
+
+typedef int (*tgrt_kernel)(void *self, tgrt_value *args, int num_args, tgrt_value *result);
+
+typedef struct {
+  void *sync;
+  int32_t num_task;
+} tgrt_parallel_env;
+
+typedef int (*tgrt_task)(int task, tgrt_parallel_env *env, void *data);
+
+/* ---- tables ---- */
+
+enum tgrt_role { TG_INPUT, TG_STATE, TG_HYPER, TG_OUTPUT, TG_CONST, TG_TEMP };
+
+typedef struct {
+  const void *data;       /* TG_CONST: the values */
+  const int64_t *shape;
+  const int64_t *strides; /* in elements, row-major */
+  uint64_t bytes;
+  uint64_t offset;        /* TG_STATE, TG_HYPER: in the state block; TG_TEMP: in the arena */
+  int32_t ndim;
+  tgrt_dtype dtype;
+  uint8_t role;
+} tgrt_buffer;
+
+typedef struct {
+  const char *name;
+  uint32_t buffer;
+  uint8_t written;
+} tgrt_port;
+
+typedef struct {
+  tgrt_kernel kernel;
+  const char *name;
+  uint32_t first_arg; /* in the entry's arg table */
+  uint32_t num_args;
+} tgrt_call;
+
+typedef struct {
+  const char *name;
+  const tgrt_buffer *buffers;
+  const tgrt_port *ports;
+  const tgrt_call *calls;
+  const uint32_t *args; /* buffer indices, call after call */
+  uint32_t num_buffers, num_ports, num_calls, num_args;
+  uint32_t first_buffer, first_arg; /* of this entry among all entries of the library */
+} tgrt_entry;
+
+typedef struct {
+  const char *name;
+  const char *dtype; /* as in the manifest: "float32" */
+  const int64_t *shape;
+  int32_t ndim;
+  uint8_t role; /* TG_STATE or TG_HYPER */
+  uint64_t bytes;
+  uint64_t offset;
+} tgrt_state;
+
+typedef struct {
+  const char *prefix;
+  const char *manifest; /* JSON */
+  const char *features; /* CPU features that the kernels use, LLVM's names, comma-separated */
+  const tgrt_entry *entries;
+  const tgrt_state *states;
+  uint32_t num_entries, num_states, num_buffers, num_args;
+  uint64_t state_bytes, arena_bytes;
+} tgrt_library;
+
+/* ---- what the public functions of a library call ---- */
+
+enum tgrt_status {
+  TG_OK = 0,
+  TG_ERR_CONTEXT = 1,   /* NULL, destroyed, or another library's context */
+  TG_ERR_BUSY = 2,      /* the context is inside a call on another thread */
+  TG_ERR_ARGUMENT = 3,  /* NULL or misaligned array, unknown name, wrong size */
+  TG_ERR_KERNEL = 4,    /* a kernel refused its arguments */
+  TG_ERR_MEMORY = 5,    /* no memory or no threads */
+  TG_ERR_MACHINE = 6,   /* this CPU lacks a feature */
+  TG_ERR_FILE = 7       /* a checkpoint cannot be read, written or does not fit */
+};
+
+typedef struct tgrt_context tgrt_context;
+
+TG_HIDDEN size_t tgrt_workspace_size(const tgrt_library *lib, int num_threads);
+TG_HIDDEN tgrt_context *tgrt_context_create(const tgrt_library *lib, int num_threads, void *workspace, size_t bytes);
+TG_HIDDEN int tgrt_context_destroy(const tgrt_library *lib, tgrt_context *ctx);
+TG_HIDDEN const char *tgrt_last_error(const tgrt_library *lib, const tgrt_context *ctx);
+TG_HIDDEN int tgrt_num_threads(const tgrt_library *lib, const tgrt_context *ctx);
+TG_HIDDEN int tgrt_run(const tgrt_library *lib, tgrt_context *ctx, uint32_t entry, void *const *ports);
+TG_HIDDEN int tgrt_benchmark(const tgrt_library *lib, tgrt_context *ctx, uint32_t entry, void *const *ports, int number, int repeat,
+                           double *seconds);
+TG_HIDDEN int tgrt_profile(const tgrt_library *lib, tgrt_context *ctx, uint32_t entry, void *const *ports, int repeat, double *seconds);
+TG_HIDDEN void *tgrt_state_data(const tgrt_library *lib, tgrt_context *ctx, const char *name, size_t *bytes);
+TG_HIDDEN int tgrt_state_get(const tgrt_library *lib, tgrt_context *ctx, const char *name, void *to, size_t bytes);
+TG_HIDDEN int tgrt_state_set(const tgrt_library *lib, tgrt_context *ctx, const char *name, const void *from, size_t bytes);
+TG_HIDDEN int tgrt_hyper_set(const tgrt_library *lib, tgrt_context *ctx, const char *name, double value);
+
+#endif

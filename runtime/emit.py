@@ -1,0 +1,274 @@
+"""The generated C file of a library: tables that say what each entry calls on which buffers, and the public functions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tilegrad._base.errors import UsageError
+from tilegrad.runtime.program import Buffer, Program
+
+ALIGN = 64
+INLINE_CONSTANTS = 4096
+"""Up to this many bytes of constants are C text; more are taken in from a file by the assembler."""
+
+_CODES = {"int": 0, "uint": 1, "float": 2, "bfloat": 4, "bool": 6}
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A compiled kernel as the tables see it: its symbol without ``__tvm_ffi_``, and its scratch."""
+
+    symbol: str
+    scratch_bytes: int = 0
+
+
+@dataclass
+class Source:
+    """C text and the constants it takes in from ``constants.bin`` (empty when they are in the text)."""
+
+    text: str
+    constants: bytes
+    exports: tuple[str, ...]
+
+
+def emit(programs: Mapping[str, Program], kernels: Mapping[str, Kernel], manifest: Mapping[str, Any]) -> Source:
+    """Generate the tables. Raises UsageError when a program refers to buffers or kernels that do not exist."""
+    w = _Writer(manifest["prefix"])
+    offsets = _state_offsets(manifest["states"])
+    for name, program in programs.items():
+        w.entry(name, program, kernels, offsets)
+    return w.finish(manifest, offsets)
+
+
+def _round_up(n: int) -> int:
+    return -(-n // ALIGN) * ALIGN
+
+
+def _nbytes(state: Mapping[str, Any]) -> int:
+    return Buffer(state["name"], tuple(state["shape"]), state["dtype"], state["role"]).nbytes
+
+
+def _state_offsets(states: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    offsets, end = {}, 0
+    for s in states:
+        offsets[s["name"]] = end
+        end += _round_up(_nbytes(s))
+    return offsets
+
+
+def _string(text: str) -> str:
+    return json.dumps(text).replace("??", '?""?')
+
+
+def _dtype(dtype: str) -> str:
+    kind = dtype.rstrip("0123456789")
+    if kind not in _CODES:
+        raise UsageError("buffer dtype", repr(dtype), f"one of {', '.join(_CODES)} with a width")
+    return f"{{{_CODES[kind]}, {dtype[len(kind) :] or 8}, 1}}"
+
+
+@dataclass
+class _Writer:
+    prefix: str
+    lines: list[str] = field(default_factory=list)
+    entries: list[str] = field(default_factory=list)
+    ints: dict[tuple[int, ...], int] = field(default_factory=dict)
+    symbols: dict[str, None] = field(default_factory=dict)
+    constants: dict[bytes, int] = field(default_factory=dict)
+    constant_bytes: int = 0
+    num_buffers: int = 0
+    num_args: int = 0
+    arena_bytes: int = 0
+
+    def entry(self, name: str, program: Program, kernels: Mapping[str, Kernel], offsets: Mapping[str, int]) -> None:
+        """Tables of one entry: buffers, ports, calls, arguments."""
+        index = {b: i for i, b in enumerate(program.buffers)}
+        buffers = [self._buffer(b, offsets, program) for b in program.buffers.values()]
+        scratch: dict[int, int] = {}
+        calls, args = [], []
+        for call in program.calls:
+            if call.kernel not in kernels:
+                raise UsageError(f"program '{name}'", f"a call of '{call.kernel}'", f"one of its kernels: {', '.join(kernels)}")
+            kernel = kernels[call.kernel]
+            missing = [a for a in call.args if a not in index]
+            if missing:
+                raise UsageError(f"program '{name}', call of '{call.kernel}'", f"unknown buffers {missing}", "declared ones")
+            these = [index[a] for a in call.args]
+            if size := kernel.scratch_bytes:
+                if size not in scratch:
+                    scratch[size] = len(buffers)
+                    at = _round_up(program.arena_bytes)
+                    self.arena_bytes = max(self.arena_bytes, at + size)
+                    buffers.append(self._row("TG_TEMP", (size,), "uint8", size, str(at)))
+                these.append(scratch[size])
+            self.symbols[kernel.symbol] = None
+            calls.append(f"{{__tvm_ffi_{kernel.symbol}, {_string(call.kernel)}, {len(args)}, {len(these)}}}")
+            args += these
+        ports = [f"{{{_string(p)}, {index[p]}, {int(_is_written(program, p))}}}" for p in program.ports]
+        n = len(self.entries)
+        self._table(f"static const tgrt_buffer buffers_{n}", buffers)
+        self._table(f"static const tgrt_port ports_{n}", ports)
+        self._table(f"static const tgrt_call calls_{n}", calls)
+        self._table(f"static const uint32_t args_{n}", [str(a) for a in args])
+        self.entries.append(
+            f"{{{_string(name)}, buffers_{n}, ports_{n}, calls_{n}, args_{n}, "
+            f"{len(buffers)}, {len(ports)}, {len(calls)}, {len(args)}, {self.num_buffers}, {self.num_args}}}"
+        )
+        self.num_buffers += len(buffers)
+        self.num_args += len(args)
+
+    def _buffer(self, b: Buffer, offsets: Mapping[str, int], program: Program) -> str:
+        if b.role == "const":
+            return self._row("TG_CONST", b.shape, b.dtype, b.nbytes, "0", self._constant(b))
+        if b.role == "temp":
+            if b.offset is None or b.offset % ALIGN or b.offset + b.nbytes > program.arena_bytes:
+                where = f"program '{program.name}', temporary '{b.name}'"
+                raise UsageError(where, f"offset {b.offset}", f"a multiple of {ALIGN} within {program.arena_bytes} bytes")
+            self.arena_bytes = max(self.arena_bytes, program.arena_bytes)
+            return self._row("TG_TEMP", b.shape, b.dtype, b.nbytes, str(b.offset))
+        if b.name not in program.ports:
+            raise UsageError(
+                f"program '{program.name}', {b.role} '{b.name}'", "a buffer that is no port", "every such buffer among the ports"
+            )
+        return self._row(f"TG_{b.role.upper()}", b.shape, b.dtype, b.nbytes, str(offsets.get(b.name, 0)))
+
+    def _row(self, role: str, shape: tuple[int, ...], dtype: str, nbytes: int, offset: str, data: str = "0") -> str:
+        strides = [1] * len(shape)
+        for i in range(len(shape) - 2, -1, -1):
+            strides[i] = strides[i + 1] * shape[i + 1]
+        return (
+            f"{{{data}, ints + {self._ints(shape)}, ints + {self._ints(tuple(strides))}, "
+            f"{nbytes}u, {offset}u, {len(shape)}, {_dtype(dtype)}, {role}}}"
+        )
+
+    def _ints(self, values: tuple[int, ...]) -> int:
+        if values not in self.ints:
+            self.ints[values] = sum(map(len, self.ints)) if values else 0
+        return self.ints[values]
+
+    def _constant(self, b: Buffer) -> str:
+        if b.data is None or b.data.shape != b.shape or b.data.nbytes != b.nbytes:
+            got = "no data" if b.data is None else f"{b.data.dtype}{list(b.data.shape)}"
+            raise UsageError(f"constant '{b.name}'", got, f"{b.dtype}{list(b.shape)}")
+        data = np.ascontiguousarray(b.data).tobytes()
+        if data not in self.constants:
+            self.constants[data] = self.constant_bytes
+            self.constant_bytes += _round_up(len(data))
+        return f"tgrt_constants + {self.constants[data]}"
+
+    def _table(self, head: str, rows: list[str]) -> None:
+        self.lines.append(
+            f"{head}[] = {{" + ("" if len(rows) > 1 else " ") + ",".join(f"\n    {r}" for r in rows or ["0"]) + "};\n"
+        )
+
+    def finish(self, manifest: Mapping[str, Any], offsets: Mapping[str, int]) -> Source:
+        """The whole file."""
+        states = [
+            f"{{{_string(s['name'])}, {_string(s['dtype'])}, ints + {self._ints(tuple(s['shape']))}, {len(s['shape'])}, "
+            f"TG_{s['role'].upper()}, {_nbytes(s)}u, {offsets[s['name']]}u}}"
+            for s in manifest["states"]
+        ]
+        blob = b"".join(data.ljust(_round_up(len(data)), b"\0") for data in self.constants)
+        inline = len(blob) <= INLINE_CONSTANTS
+        head = [
+            "/* Generated by tilegrad. What each entry calls, on which buffers. */",
+            '#include "runtime.h"\n',
+            *(f"TG_HIDDEN int __tvm_ffi_{s}(void *, tgrt_value *, int, tgrt_value *);" for s in self.symbols),
+            "",
+            *_constants(blob, inline),
+            "static const int64_t ints[] = {" + ", ".join(str(v) for values in self.ints for v in values or ()) + "};\n"
+            if any(self.ints)
+            else "static const int64_t ints[] = {0};\n",
+        ]
+        self._table("static const tgrt_state states", states)
+        self._table("static const tgrt_entry entries", self.entries)
+        text = json.dumps(manifest, separators=(",", ":"))
+        features = ",".join(manifest["target"]["features"])
+        end_of_states = sum(_round_up(_nbytes(s)) for s in manifest["states"])
+        self.lines += [
+            f"static const char manifest[] =\n    {_long_string(text)};\n",
+            f"static const tgrt_library library = {{{_string(self.prefix)}, manifest, {_string(features)}, entries, states, "
+            f"{len(self.entries)}, {len(states)}, {self.num_buffers}, {self.num_args}, "
+            f"{end_of_states}u, {self.arena_bytes}u}};\n",
+            _FUNCTIONS.replace("PREFIX", self.prefix),
+        ]
+        for i, name in enumerate(manifest["entries"]):
+            self.lines.append(_ENTRY.replace("PREFIX", self.prefix).replace("NAME", name).replace("INDEX", str(i)))
+        body = "\n".join(head + self.lines) + "\n"
+        exports = [line.split("(")[0].split(" ")[-1].lstrip("*") for line in body.splitlines() if line.startswith("TG_PUBLIC ")]
+        return Source(body, b"" if inline else blob, tuple(exports))
+
+
+def _is_written(program: Program, name: str) -> bool:
+    return any(name in c.args[len(c.args) - c.num_outputs :] for c in program.calls)
+
+
+def _constants(blob: bytes, inline: bool) -> list[str]:
+    if not blob:
+        return []
+    if inline:
+        rows = [",".join(map(str, blob[i : i + 32])) for i in range(0, len(blob), 32)]
+        return ["static const _Alignas(64) unsigned char tgrt_constants[] = {\n    " + ",\n    ".join(rows) + "};\n"]
+    return [
+        '__asm__(".pushsection .rodata\\n.balign 64\\n.globl tgrt_constants\\n.hidden tgrt_constants\\ntgrt_constants:\\n"',
+        '        ".incbin \\"constants.bin\\"\\n.popsection\\n");',
+        "extern TG_HIDDEN const unsigned char tgrt_constants[];\n",
+    ]
+
+
+def _long_string(text: str) -> str:
+    """C's literals may be limited to 4095 characters; neighbours are joined."""
+    return "\n    ".join(_string(text[i : i + 100]) for i in range(0, len(text), 100))
+
+
+_ENTRY = """\
+TG_PUBLIC int PREFIX_NAME(tgrt_context *ctx, void *const *args) {
+  return tgrt_run(&library, ctx, INDEX, args);
+}"""
+
+_FUNCTIONS = """\
+TG_PUBLIC size_t PREFIX_workspace_size(int num_threads) {
+  return tgrt_workspace_size(&library, num_threads);
+}
+TG_PUBLIC tgrt_context *PREFIX_context_create(int num_threads) {
+  return tgrt_context_create(&library, num_threads, 0, 0);
+}
+TG_PUBLIC tgrt_context *PREFIX_context_create_in(int num_threads, void *workspace, size_t bytes) {
+  return tgrt_context_create(&library, num_threads, workspace, bytes);
+}
+TG_PUBLIC int PREFIX_context_destroy(tgrt_context *ctx) {
+  return tgrt_context_destroy(&library, ctx);
+}
+TG_PUBLIC const char *PREFIX_last_error(const tgrt_context *ctx) {
+  return tgrt_last_error(&library, ctx);
+}
+TG_PUBLIC int PREFIX_num_threads(const tgrt_context *ctx) {
+  return tgrt_num_threads(&library, ctx);
+}
+TG_PUBLIC const char *PREFIX_manifest(void) {
+  return manifest;
+}
+TG_PUBLIC void *PREFIX_state(tgrt_context *ctx, const char *name, size_t *bytes) {
+  return tgrt_state_data(&library, ctx, name, bytes);
+}
+TG_PUBLIC int PREFIX_get_state(tgrt_context *ctx, const char *name, void *to, size_t bytes) {
+  return tgrt_state_get(&library, ctx, name, to, bytes);
+}
+TG_PUBLIC int PREFIX_set_state(tgrt_context *ctx, const char *name, const void *from, size_t bytes) {
+  return tgrt_state_set(&library, ctx, name, from, bytes);
+}
+TG_PUBLIC int PREFIX_set_hyper(tgrt_context *ctx, const char *name, double value) {
+  return tgrt_hyper_set(&library, ctx, name, value);
+}
+TG_PUBLIC int PREFIX_benchmark(tgrt_context *ctx, unsigned entry, void *const *args, int number, int repeat, double *seconds) {
+  return tgrt_benchmark(&library, ctx, entry, args, number, repeat, seconds);
+}
+TG_PUBLIC int PREFIX_profile(tgrt_context *ctx, unsigned entry, void *const *args, int repeat, double *seconds) {
+  return tgrt_profile(&library, ctx, entry, args, repeat, seconds);
+}
+"""

@@ -1,0 +1,68 @@
+"""Kernels to objects: LLVM through ``tvm.compile``, in parallel, kept by content."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from tilegrad._base import settings
+from tilegrad._base.errors import LibraryError
+from tilegrad._base.target import Target
+from tilegrad.runtime import cache
+from tilegrad.runtime.emit import Kernel
+
+OBJECT_VERSION = 1
+"""Counts changes in how objects are made; older cache entries are then no longer found."""
+
+_HEAP = b"__TVMBackendAllocWorkspace\0"
+
+
+def symbols(kernels: Mapping[str, Any], target: Target) -> dict[str, Kernel]:
+    """The symbol of every scheduled kernel: a hash of its structure, the target and the versions."""
+    from tilegrad._base.tvm import tvm, tvm_ffi
+
+    context = (str(target.tvm), tvm.__version__, tvm_ffi.__version__, OBJECT_VERSION)
+    found = {}
+    for name, scheduled in kernels.items():
+        plain = scheduled.func.with_attr("global_symbol", "kernel")
+        found[name] = Kernel("tgk_" + cache.key(tvm_ffi.structural_hash(plain), *context)[:24], scheduled.scratch_bytes)
+    return found
+
+
+def compile_all(kernels: Mapping[str, Any], named: Mapping[str, Kernel], target: Target) -> list[Path]:
+    """One object a distinct symbol, in the order of the symbols. Raises LibraryError naming the kernel that failed."""
+    by_symbol = {named[name].symbol: name for name in kernels}
+    paths = {symbol: cache.get(_entry(symbol)) for symbol in by_symbol}
+    missing = [s for s, p in paths.items() if p is None]
+    if missing:
+        llvm = target.tvm  # made once, outside the threads
+        with ThreadPoolExecutor(min(len(missing), settings.num_threads())) as pool:
+            jobs = {s: pool.submit(_compile, by_symbol[s], kernels[by_symbol[s]].func, s, llvm) for s in missing}
+            for symbol, job in jobs.items():
+                paths[symbol] = cache.put(_entry(symbol), job.result())
+    return [p for _, p in sorted(paths.items()) if p is not None]
+
+
+def _entry(symbol: str) -> str:
+    return f"objects/{symbol}.o"
+
+
+def _compile(name: str, func: Any, symbol: str, llvm: Any) -> bytes:
+    from tilegrad._base.tvm import tvm
+
+    try:
+        library = tvm.compile(tvm.IRModule({symbol: func.with_attr("global_symbol", symbol)}), target=llvm)
+    except Exception as e:  # TVM's errors have no common type; the kernel's name is what the reader needs
+        raise LibraryError(f"kernel '{name}'", f"an error of TVM: {e}", hint="This is a fault of the kernel's schedule.") from e
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "kernel.o"
+        library.mod.write_to_file(str(path), "o")
+        data = path.read_bytes()
+    if _HEAP in data:
+        raise LibraryError(
+            f"kernel '{name}'", "an allocation on the heap", "scratch as a parameter", "Schedule it with schedules.schedule."
+        )
+    return data

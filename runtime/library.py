@@ -1,0 +1,200 @@
+"""A built library from Python: ctypes and NumPy, nothing else. The same code runs built and exported libraries."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from tilegrad._base import settings
+from tilegrad._base.errors import LibraryError, UsageError
+from tilegrad.runtime.binding import Binder
+from tilegrad.runtime.manifest import Port, ports_of
+from tilegrad.runtime.program import numpy_dtype
+
+Arrays = Mapping[str, np.ndarray]
+
+_NO_CONTEXT, _BUSY = 1, 2
+
+
+class Library:
+    """A shared library and what its manifest says about it. Loaded into the process when first needed."""
+
+    def __init__(self, path: Path, manifest: dict[str, Any]) -> None:
+        self.path = path
+        self.manifest = manifest
+        self.entries: dict[str, tuple[Port, ...]] = ports_of(manifest)
+        """Every entry's ports, in the order of the C function's argument array."""
+        self.binders = {entry: Binder(entry, ports) for entry, ports in self.entries.items()}
+        self._functions: _Functions | None = None
+
+    def context(self, num_threads: int | None = None) -> Context:
+        """A new Context: own states, temporaries and threads.
+
+        ``num_threads``: default ``TILEGRAD_NUM_THREADS``, else the affinity mask. Raises LibraryError when the
+        library cannot be loaded or the context not be made.
+        """
+        return Context(self, settings.num_threads(num_threads))
+
+    @property
+    def functions(self) -> _Functions:
+        """The C functions (loads the library)."""
+        if self._functions is None:
+            self._functions = _Functions(self.path, self.manifest["prefix"], list(self.entries))
+        return self._functions
+
+    def __repr__(self) -> str:
+        return f"Library({', '.join(self.entries)}; {self.path})"
+
+
+class _Functions:
+    """The library's C functions with their argument types."""
+
+    def __init__(self, path: Path, prefix: str, entries: list[str]) -> None:
+        p, c = ctypes.c_void_p, ctypes
+        try:
+            library = ctypes.CDLL(str(path))
+            self.context_create_in = self._get(library, f"{prefix}_context_create_in", p, c.c_int, p, c.c_size_t)
+            self.context_destroy = self._get(library, f"{prefix}_context_destroy", c.c_int, p)
+            self.workspace_size = self._get(library, f"{prefix}_workspace_size", c.c_size_t, c.c_int)
+            self.last_error = self._get(library, f"{prefix}_last_error", c.c_char_p, p)
+            self.state = self._get(library, f"{prefix}_state", p, p, c.c_char_p, p)
+            self.benchmark = self._get(library, f"{prefix}_benchmark", c.c_int, p, c.c_uint, p, c.c_int, c.c_int, p)
+            self.profile = self._get(library, f"{prefix}_profile", c.c_int, p, c.c_uint, p, c.c_int, p)
+            self.entries = {e: self._get(library, f"{prefix}_{e}", c.c_int, p, p) for e in entries}
+        except (OSError, AttributeError) as e:
+            raise LibraryError(f"library {path}", str(e), "a library that tilegrad built", "Build or export it again.") from e
+
+    @staticmethod
+    def _get(library: ctypes.CDLL, name: str, result: Any, *args: Any) -> Callable[..., Any]:
+        f = getattr(library, name)
+        f.restype, f.argtypes = result, list(args)
+        return f
+
+
+class Context:
+    """States, temporaries and threads for calls of a library's entries. One call at a time; make one per thread."""
+
+    def __init__(self, library: Library, num_threads: int) -> None:
+        self.library = library
+        self.num_threads = num_threads
+        self._f = library.functions
+        # The memory is NumPy's, so that arrays of ``state`` keep it alive; untouched pages cost nothing.
+        self._workspace = np.zeros(self._f.workspace_size(num_threads), np.uint8)
+        self._pointer = self._f.context_create_in(num_threads, self._workspace.ctypes.data, self._workspace.nbytes)
+        if not self._pointer:
+            raise LibraryError(f"library {library.path}", self._f.last_error(None).decode(), "a context")
+        self._states: dict[str, np.ndarray] = {}
+
+    def run(self, entry: str, args: Arrays) -> dict[str, np.ndarray]:
+        """Call ``entry`` and return its outputs by port name.
+
+        ``args``: arrays by port name, C-contiguous, of the port's exact shape and dtype; they are used in place. A
+        missing state or hyper means the context's own; missing outputs are allocated. Arrays given for written ports
+        are written. Raises UsageError, ShapeError or DTypeError naming the port; LibraryError when the call fails.
+        """
+        binder, function = self._entry(entry)
+        pointers, outputs, keep = binder.bind(args)
+        status = function(self._pointer, pointers)
+        if status:
+            raise self._error(status, entry)
+        return outputs
+
+    def prepare(self, entry: str, args: Arrays) -> Callable[[], dict[str, np.ndarray]]:
+        """Check ``args`` once and return a function that runs ``entry`` on these very arrays, output arrays included."""
+        binder, function = self._entry(entry)
+        pointers, outputs, keep = binder.bind(args)
+
+        def call(keep: Any = keep) -> dict[str, np.ndarray]:
+            status = function(self._pointer, pointers)
+            if status:
+                raise self._error(status, entry)
+            return outputs
+
+        return call
+
+    def state(self, name: str) -> np.ndarray:
+        """The context's own array of a state or hyperparameter; writing to it changes the value."""
+        if name not in self._states:
+            known = {s["name"]: s for s in self.library.manifest["states"]}
+            if name not in known:
+                raise UsageError("state", repr(name), f"one of {', '.join(known)}")
+            start = self._f.state(self._live(), name.encode(), None) - self._workspace.ctypes.data
+            shape, dtype = tuple(known[name]["shape"]), np.dtype(numpy_dtype(known[name]["dtype"]))
+            size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+            self._states[name] = self._workspace[start : start + size].view(dtype).reshape(shape)
+        return self._states[name]
+
+    @property
+    def states(self) -> dict[str, np.ndarray]:
+        """Every state and hyperparameter by name, as ``state`` returns it."""
+        return {s["name"]: self.state(s["name"]) for s in self.library.manifest["states"]}
+
+    def benchmark(self, entry: str, args: Arrays, number: int = 1, repeat: int = 1) -> list[float]:
+        """Seconds a run, for each of ``repeat`` series of ``number`` runs, timed in C after one run to warm up."""
+        index, pointers, keep = self._timed(entry, args, number, repeat)
+        seconds = np.empty(repeat)
+        for n, r in ((1, 1), (number, repeat)):
+            status = self._f.benchmark(self._live(), index, pointers, n, r, seconds.ctypes.data)
+            if status:
+                raise self._error(status, entry)
+        return seconds.tolist()
+
+    def profile(self, entry: str, args: Arrays, repeat: int = 10) -> list[tuple[str, float]]:
+        """(kernel, seconds) of every call in order: the median of ``repeat`` runs."""
+        index, pointers, keep = self._timed(entry, args, 1, repeat)
+        calls = self.library.manifest["entries"][entry]["calls"]
+        seconds = np.empty((repeat, len(calls)))
+        status = self._f.profile(self._live(), index, pointers, repeat, seconds.ctypes.data)
+        if status:
+            raise self._error(status, entry)
+        return list(zip(calls, np.median(seconds, axis=0).tolist(), strict=True))
+
+    def close(self) -> None:
+        """Stop the threads; no more calls. Arrays of ``state`` stay valid."""
+        pointer, self._pointer = self._pointer, None
+        if pointer:
+            self._f.context_destroy(pointer)
+
+    def _timed(self, entry: str, args: Arrays, number: int, repeat: int) -> tuple[int, Any, Any]:
+        if number < 1 or repeat < 1:
+            raise UsageError("benchmark", f"number {number}, repeat {repeat}", "at least 1 each")
+        pointers, _, keep = self._entry(entry)[0].bind(args)
+        return list(self.library.entries).index(entry), pointers, keep
+
+    def _entry(self, name: str) -> tuple[Binder, Callable[..., int]]:
+        try:
+            return self.library.binders[name], self._f.entries[name]
+        except KeyError:
+            raise UsageError("entry", repr(name), f"one of {', '.join(self.library.entries)}") from None
+
+    def _live(self) -> int:
+        if self._pointer is None:
+            raise self._closed("context")
+        return self._pointer
+
+    @staticmethod
+    def _closed(where: str) -> UsageError:
+        return UsageError(where, "a closed context", "an open one", "Make a new one with Library.context().")
+
+    def _error(self, status: int, entry: str) -> Exception:
+        if self._pointer is None or status == _NO_CONTEXT:
+            return self._closed(f"entry '{entry}'")
+        if status == _BUSY:
+            hint = "Make one context per thread with Library.context()."
+            return UsageError(f"entry '{entry}'", "a context that is inside a call on another thread", "one call at a time", hint)
+        return LibraryError(f"entry '{entry}'", f"error {status}: {self._f.last_error(self._pointer).decode(errors='replace')}")
+
+    def __enter__(self) -> Context:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "_pointer", None):
+            self.close()

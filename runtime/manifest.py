@@ -1,0 +1,92 @@
+"""The manifest: what a library contains, as plain JSON data. It is inside every library and beside every exported one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from tilegrad._base.errors import LibraryError, UsageError
+from tilegrad._base.target import Target
+from tilegrad._base.version import __version__
+from tilegrad.runtime.program import Program
+
+ABI = 1
+"""Version of the C ABI and of the manifest's form; a loader refuses any other."""
+
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+FUNCTIONS = (
+    "context_create", "context_create_in", "context_destroy", "workspace_size", "last_error", "num_threads", "manifest",
+    "benchmark", "profile", "state", "get_state", "set_state", "set_hyper", "context",
+)  # fmt: skip
+"""What a prefix is followed by in the public functions; an entry cannot have such a name."""
+
+
+class Port(NamedTuple):
+    """One argument of an entry. ``written``: the entry changes the array."""
+
+    name: str
+    role: str
+    shape: tuple[int, ...]
+    dtype: str
+    written: bool
+
+    def __str__(self) -> str:
+        return f"{self.role} '{self.name}' {self.dtype}[{', '.join(map(str, self.shape))}]"
+
+
+def make(programs: Mapping[str, Program], target: Target, prefix: str, tvm_version: str) -> dict[str, Any]:
+    """The manifest of a library with these entries.
+
+    Raises UsageError for names that are no C identifiers, and for a state that two entries declare differently.
+    """
+    _check_names(programs, prefix)
+    states: dict[str, dict[str, Any]] = {}
+    entries: dict[str, Any] = {}
+    for entry, program in programs.items():
+        written = {a for c in program.calls for a in c.args[len(c.args) - c.num_outputs :]}
+        ports = []
+        for name in program.ports:
+            b = program.buffers[name]
+            described = {"name": name, "role": b.role, "shape": list(b.shape), "dtype": b.dtype}
+            if b.role in ("state", "hyper"):
+                before = states.setdefault(name, described)
+                if (before["shape"], before["dtype"]) != (described["shape"], described["dtype"]):
+                    raise UsageError(
+                        f"entry '{entry}', state '{name}'", f"{b.dtype}{list(b.shape)}", f"{before['dtype']}{before['shape']}"
+                    )
+            ports.append({**described, "written": name in written})
+        entries[entry] = {"ports": ports, "calls": [c.kernel for c in program.calls]}
+    return {
+        "abi": ABI,
+        "prefix": prefix,
+        "target": {"arch": target.arch, "triple": target.triple, "features": list(target.features), "threads": target.threads},
+        "versions": {"tilegrad": __version__, "tvm": tvm_version},
+        "entries": entries,
+        "states": list(states.values()),
+    }
+
+
+def ports_of(manifest: Mapping[str, Any]) -> dict[str, tuple[Port, ...]]:
+    """Every entry's ports. Raises LibraryError when the manifest has not the form of this version."""
+    try:
+        if manifest["abi"] != ABI:
+            raise LibraryError(
+                "library", f"ABI version {manifest['abi']}", f"{ABI}", "Export it again with this version of tilegrad."
+            )
+        return {
+            entry: tuple(Port(p["name"], p["role"], tuple(p["shape"]), p["dtype"], bool(p["written"])) for p in e["ports"])
+            for entry, e in manifest["entries"].items()
+        }
+    except (KeyError, TypeError, AttributeError) as e:
+        raise LibraryError("library manifest", f"no proper {e}", "the manifest that export wrote") from e
+
+
+def _check_names(programs: Mapping[str, Program], prefix: str) -> None:
+    if not programs:
+        raise UsageError("build", "no programs", "at least one")
+    if not _NAME.fullmatch(prefix):
+        raise UsageError("prefix", repr(prefix), "a C identifier")
+    for entry in programs:
+        if not _NAME.fullmatch(entry) or entry in FUNCTIONS:
+            raise UsageError("entry name", repr(entry), f"a C identifier other than {', '.join(FUNCTIONS)}")
