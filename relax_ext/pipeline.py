@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tilegrad._base.tvm import relax
+from tilegrad.relax_ext.fold_transposes import fold_transposes
 from tilegrad.relax_ext.fuse import fuse
 from tilegrad.relax_ext.graph import Graph
 from tilegrad.relax_ext.legalize import legalize
@@ -11,6 +12,7 @@ from tilegrad.runtime.program import Program
 
 PHASES = (
     ("simplify", relax.transform.DeadCodeElimination()),
+    ("fold transposes", fold_transposes),
     ("legalize", legalize),
     ("fuse", fuse),
 )
