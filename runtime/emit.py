@@ -131,6 +131,12 @@ class _Writer:
                 raise UsageError(where, f"offset {b.offset}", f"a multiple of {ALIGN} within {program.arena_bytes} bytes")
             self.arena_bytes = max(self.arena_bytes, program.arena_bytes)
             return self._row("TG_TEMP", b.shape, b.dtype, b.nbytes, str(b.offset))
+        if b.role == "view":
+            base = program.buffers.get(b.view_of or "")
+            if base is None or base.role == "view" or (base.nbytes, base.dtype) != (b.nbytes, b.dtype):
+                where = f"program '{program.name}', view '{b.name}'"
+                raise UsageError(where, f"a view of {b.view_of!r}", "a buffer of the same size and dtype that is not itself a view")
+            return self._row("TG_VIEW", b.shape, b.dtype, b.nbytes, str(list(program.buffers).index(base.name)))
         if b.name not in program.ports:
             raise UsageError(
                 f"program '{program.name}', {b.role} '{b.name}'", "a buffer that is no port", "every such buffer among the ports"
@@ -205,7 +211,8 @@ class _Writer:
 
 
 def _is_written(program: Program, name: str) -> bool:
-    return any(name in c.args[len(c.args) - c.num_outputs :] for c in program.calls)
+    outs = (program.buffers[a] for c in program.calls for a in c.args[len(c.args) - c.num_outputs :])
+    return any(name in (b.name, b.view_of) for b in outs)
 
 
 def _constants(blob: bytes, inline: bool) -> list[str]:

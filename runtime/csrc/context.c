@@ -229,6 +229,8 @@ static int bind_ports(tgrt_context *ctx, const tgrt_entry *entry, void *const *p
     }
     tensors[port->buffer].data = data;
   }
+  for (uint32_t i = 0; i < entry->num_buffers; ++i)
+    if (entry->buffers[i].role == TG_VIEW) tensors[i].data = tensors[entry->buffers[i].offset].data;
   return TG_OK;
 }
 

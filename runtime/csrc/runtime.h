@@ -53,14 +53,15 @@ typedef int (*tgrt_task)(int task, tgrt_parallel_env *env, void *data);
 
 /* ---- tables ---- */
 
-enum tgrt_role { TG_INPUT, TG_STATE, TG_HYPER, TG_OUTPUT, TG_CONST, TG_TEMP };
+enum tgrt_role { TG_INPUT, TG_STATE, TG_HYPER, TG_OUTPUT, TG_CONST, TG_TEMP, TG_VIEW };
 
 typedef struct {
   const void *data;       /* TG_CONST: the values */
   const int64_t *shape;
   const int64_t *strides; /* in elements, row-major */
   uint64_t bytes;
-  uint64_t offset;        /* TG_STATE, TG_HYPER: in the state block; TG_TEMP: in the arena */
+  uint64_t offset;        /* TG_STATE, TG_HYPER: in the state block; TG_TEMP: in the arena;
+                             TG_VIEW: index of the buffer whose memory it shares */
   int32_t ndim;
   tgrt_dtype dtype;
   uint8_t role;

@@ -1,0 +1,59 @@
+"""Graphs all the way to a library that runs: the same numbers as the interpreter of Programs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.relax_ext.interpreter import run
+from tests.relax_ext.test_lowering import arrays, mlp_numpy, mlp_step
+from tilegrad._base.tvm import relax
+from tilegrad.relax_ext.driver import build_graphs
+from tilegrad.relax_ext.graph import GraphBuilder
+
+op = relax.op
+
+
+@pytest.mark.parametrize("momentum", [False, True])
+def test_training_steps_in_the_library(momentum: bool) -> None:
+    b = GraphBuilder()
+    mlp_step(b, momentum)
+    graph = b.finish()
+    build = build_graphs({"step": graph}, logs=[])
+    context = build.library.context()
+    args = arrays(graph)
+    states = {p.name: args[p.name].copy() for p in graph.inputs if p.role == "state"}
+    given = {k: v for k, v in args.items() if k not in states}
+    want = dict(args)
+    for _ in range(3):
+        want |= mlp_numpy(want)
+        got = context.run("step", {**given, **states})
+        np.testing.assert_allclose(got["loss"], want["loss"], rtol=1e-5)
+        for name, value in states.items():
+            np.testing.assert_allclose(value, want[name], rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+def test_views_of_inputs_states_and_temporaries() -> None:
+    b = GraphBuilder()
+    x, w = b.input("x", (4, 6), "float32"), b.input("w", (2, 12), "float32", "state")
+    e = b.emit
+    t = e(op.matmul(e(op.reshape(x, (8, 3))), e(op.reshape(w, (3, 8)))))
+    b.output("y", e(op.nn.softmax(e(op.reshape(t, (16, 4))))))
+    b.output("x_flat", e(op.reshape(x, (24,))))
+    b.output("w_next", e(op.reshape(e(op.add(e(op.reshape(w, (24,))), e(op.reshape(x, (24,))))), (2, 12))), updates="w")
+    graph = b.finish()
+    build = build_graphs({"f": graph}, logs=[])
+    args = arrays(graph)
+    expected = run(build.programs["f"], args)
+    w_now = args["w"].copy()
+    got = build.library.context().run("f", {"x": args["x"], "w": w_now})
+    for name in ("y", "x_flat"):
+        np.testing.assert_allclose(got[name], expected[name], rtol=1e-6, err_msg=name)
+    np.testing.assert_array_equal(w_now, (args["w"].ravel() + args["x"].ravel()).reshape(2, 12))
+
+
+def test_summary_counts_kernels_by_source() -> None:
+    b = GraphBuilder()
+    x = b.input("x", (4, 4), "float32")
+    b.output("y", b.emit(op.exp(x)))
+    assert build_graphs({"f": b.finish()}, logs=[]).summary() == "1 kernels: 1 default"
