@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tilegrad._base.tvm import relax
+from collections.abc import Callable
+
+from tilegrad._base.tvm import relax, tvm
 from tilegrad.relax_ext.fold_transposes import fold_transposes
 from tilegrad.relax_ext.fuse import fuse
 from tilegrad.relax_ext.graph import Graph
@@ -10,7 +12,9 @@ from tilegrad.relax_ext.legalize import legalize
 from tilegrad.relax_ext.plan import plan
 from tilegrad.runtime.program import Program
 
-PHASES = (
+Phase = Callable[[tvm.IRModule], tvm.IRModule]
+
+PHASES: tuple[tuple[str, Phase], ...] = (
     ("simplify", relax.transform.DeadCodeElimination()),
     ("fold transposes", fold_transposes),
     ("legalize", legalize),
@@ -19,9 +23,19 @@ PHASES = (
 """(name, IRModule -> IRModule) in order; what ``explain`` prints the module after."""
 
 
-def lower(graph: Graph, name: str = "main") -> Program:
+def lower(graph: Graph, name: str = "main", phases: tuple[tuple[str, Phase], ...] = PHASES) -> Program:
     """The Program of a Graph. Raises UnsupportedOperatorError for operators without a legalization, all at once."""
     mod = graph.module
-    for _, phase in PHASES:
+    for _, phase in phases:
         mod = phase(mod)
     return plan(name, mod, graph)
+
+
+def explain(graph: Graph, name: str = "main") -> str:
+    """The Graph, the module after each phase, and the Program, as text."""
+    parts, mod = [("graph", graph.text())], graph.module
+    for title, phase in PHASES:
+        mod = phase(mod)
+        parts.append((title, f"{mod.script()}\n"))
+    parts.append(("program", plan(name, mod, graph).text()))
+    return "\n".join(f"# ---- {title} ----\n{body}" for title, body in parts)
