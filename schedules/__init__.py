@@ -1,0 +1,6 @@
+"""What kernels are and how their loops are arranged. Public names; everything else by its full path."""
+
+from tilegrad.schedules.dispatch import TEMPLATES, schedule, task_of, template_named
+from tilegrad.schedules.template import Config, Scheduled, Template, Workload
+
+__all__ = ["TEMPLATES", "Config", "Scheduled", "Template", "Workload", "schedule", "task_of", "template_named"]

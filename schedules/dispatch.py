@@ -1,0 +1,47 @@
+"""From an unscheduled kernel to its template, and from there to a finished kernel."""
+
+from __future__ import annotations
+
+from tilegrad._base.target import Target
+from tilegrad._base.tvm import tirx
+from tilegrad.schedules.finish import finish
+from tilegrad.schedules.opaque import OpaqueTemplate
+from tilegrad.schedules.template import Config, Scheduled, Template, Workload
+
+
+def _templates() -> tuple[Template, ...]:
+    found: list[Template] = []
+    try:
+        from tilegrad.schedules.contraction import TEMPLATE as contraction
+
+        found.append(contraction)
+    except ImportError:
+        pass
+    return (*found, OpaqueTemplate())
+
+
+TEMPLATES: tuple[Template, ...] = _templates()
+"""From special to general; the first that matches takes the kernel. The last one always does."""
+
+
+def template_named(name: str) -> Template | None:
+    """The template with this name and version, e.g. ``contraction/1``; None when this version is unknown here."""
+    return next((t for t in TEMPLATES if t.name == name), None)
+
+
+def task_of(func: tirx.PrimFunc) -> tuple[Template, Workload]:
+    """The template that takes an unscheduled kernel, and the kernel's workload."""
+    for template in TEMPLATES:
+        workload = template.match(func)
+        if workload is not None:
+            return template, workload
+    raise AssertionError("the opaque template matches every kernel")
+
+
+def schedule(func: tirx.PrimFunc, target: Target, config: Config | None = None) -> Scheduled:
+    """Arrange an unscheduled kernel for ``target``; without a config, by its template's default.
+
+    The result follows the common rules of ``schedules.finish``. Raises ScheduleError when the config is illegal.
+    """
+    template, workload = task_of(func)
+    return finish(template.apply(func, template.default(workload, target) if config is None else config, target), target)

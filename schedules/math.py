@@ -1,0 +1,154 @@
+"""Mathematics in kernels: NaN-propagating TE functions, and the replacement of float32 calls by own arithmetic.
+
+``lower`` is a finishing step of every kernel. float64 keeps libm; float16 and bfloat16 compute in float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tilegrad._base.tvm import ir, tirx, tvm_ffi
+from tilegrad.schedules import math_float32 as own
+from tilegrad.schedules.math_float32 import Bind, Expr
+
+_UNARY: dict[str, Callable[[Expr, Bind], Expr]] = {
+    "exp": own.exp, "exp2": own.exp2, "log": own.log, "log2": own.log2, "log10": own.log10, "log1p": own.log1p,
+    "tanh": own.tanh, "sigmoid": own.sigmoid, "erf": own.erf, "sin": own.sin, "cos": own.cos,
+}  # fmt: skip
+_LIBM = ("sqrt", "rsqrt", "tan", "sinh", "cosh", "asin", "acos", "atan", "asinh", "acosh", "atanh", "atan2", "fmod")
+_EXPENSIVE = {*_UNARY, "pow", *_LIBM}
+
+
+def lower(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """``func`` with every call this module knows replaced by arithmetic."""
+    return func.with_body(tvm_ffi.structural_map(func.body, (ir.Call, expand)))
+
+
+def expand(call: Any, bind: Bind | None = None) -> Expr:
+    """The arithmetic of one call; the call itself when it is none of ours.
+
+    Subexpressions used twice go through ``bind``; without it they become ``Let`` expressions.
+    """
+    name = _name(call)
+    if name not in _UNARY and name != "pow":
+        return call
+    dtype = str(call.ty.dtype)
+    if name == "pow" and (special := _constant_power(*call.args, bind)) is not None:
+        return special
+    if dtype in ("float16", "bfloat16"):
+        args = [tirx.Cast("float32", a) for a in call.args]
+    elif dtype == "float32":
+        args = list(call.args)
+    elif name == "sigmoid":  # TVM's own rule, but without its overflow for large negative arguments in any type
+        return _letting(lambda b: _sigmoid_libm(b(call.args[0]), b), bind)
+    else:
+        return call
+    value = _letting(lambda b: own.pow(b(args[0]), b(args[1]), b) if name == "pow" else _UNARY[name](b(args[0]), b), bind)
+    return value if dtype == "float32" else tirx.Cast(dtype, value)
+
+
+def expm1(x: Expr) -> Expr:
+    """e^x - 1 (TIR has no such call); float32 and below by own arithmetic, float64 from exp with Kahan's correction."""
+    x = _expr(x)
+    dtype = str(x.ty.dtype)
+    if dtype != "float64":
+        value = _letting(lambda b: own.expm1(b(x if dtype == "float32" else tirx.Cast("float32", x)), b), None)
+        return value if dtype == "float32" else tirx.Cast(dtype, value)
+
+    def kahan(b: Bind) -> Expr:
+        v = b(x)
+        u = b(tirx.exp(v))
+        one = tirx.const(1.0, "float64")
+        core = (u - one) * v / tirx.log(u)
+        inside = tirx.And(u > tirx.const(0.0, "float64"), u < tirx.const(float("inf"), "float64"))
+        return tirx.Select(tirx.EQ(u, one), v, tirx.Select(tirx.And(inside, tirx.NE(u - one, -one)), core, u - one))
+
+    return _letting(kahan, None)
+
+
+def maximum(a: Expr, b: Expr) -> Expr:
+    """The larger of two; NaN when either is (as PyTorch's maximum, relu and max reductions)."""
+    a, b = _expr(a), _expr(b)
+    if not _is_float(a):
+        return tirx.max(a, b)
+    return tirx.Select(tirx.Or(a > b, tirx.NE(a, a)), a, b)
+
+
+def minimum(a: Expr, b: Expr) -> Expr:
+    """The smaller of two; NaN when either is."""
+    a, b = _expr(a), _expr(b)
+    if not _is_float(a):
+        return tirx.min(a, b)
+    return tirx.Select(tirx.Or(a < b, tirx.NE(a, a)), a, b)
+
+
+def relu(x: Expr) -> Expr:
+    """max(x, 0); NaN stays NaN."""
+    x = _expr(x)
+    zero = tirx.const(0, x.ty.dtype)
+    return tirx.Select(x < zero, zero, x) if _is_float(x) else tirx.max(x, zero)
+
+
+def is_expensive(expr: Expr) -> bool:
+    """Whether computing ``expr`` once more costs more than reading it back from a near cache."""
+    found: list[Any] = []
+    tvm_ffi.structural_walk(expr, (ir.Call, lambda c: found.append(c) if _name(c) in _EXPENSIVE else None))
+    return bool(found)
+
+
+def _name(call: Any) -> str:
+    return str(getattr(call.op, "name", "")).rpartition(".")[2]
+
+
+def _expr(x: Any) -> Expr:
+    """A TE tensor's element, or any other operand, as an expression."""
+    return x.asobject() if hasattr(x, "asobject") else x
+
+
+def _is_float(x: Expr) -> bool:
+    return "float" in str(x.ty.dtype)
+
+
+def _letting(build: Callable[[Bind], Expr], bind: Bind | None) -> Expr:
+    """``build`` with the caller's bind, or with one that wraps the result in Let expressions."""
+    if bind is not None:
+        return build(bind)
+    bound: list[tuple[Any, Expr]] = []
+
+    def let(value: Expr) -> Expr:
+        if isinstance(value, ir.Var | tirx.IntImm | tirx.FloatImm) or str(value.ty.dtype) == "bool":
+            return value  # TVM's analyzer cannot bind a vector of booleans; repeating a comparison is cheap
+        var = tirx.Var(f"t{len(bound)}", value.ty.dtype)
+        bound.append((var, value))
+        return var
+
+    result = build(let)
+    for var, value in reversed(bound):
+        result = tirx.Let(var, value, result)
+    return result
+
+
+def _sigmoid_libm(x: Expr, bind: Bind) -> Expr:
+    zero, one = tirx.const(0, x.ty.dtype), tirx.const(1, x.ty.dtype)
+    e = bind(tirx.exp(tirx.Select(x < zero, x, zero - x)))
+    return tirx.Select(x < zero, e, one) / (e + one)
+
+
+def _constant_power(x: Expr, y: Expr, bind: Bind | None) -> Expr | None:
+    """Powers that are cheaper by multiplication or square root (PyTorch takes the same ones)."""
+    if not isinstance(y, tirx.FloatImm | tirx.IntImm):
+        return None
+    one = tirx.const(1, x.ty.dtype)
+    table: dict[float, Callable[[Expr, Bind], Expr]] = {
+        0.5: lambda v, b: tirx.sqrt(v),
+        1.0: lambda v, b: v,
+        2.0: lambda v, b: v * v,
+        3.0: lambda v, b: v * v * v,
+        4.0: lambda v, b: (lambda s: s * s)(b(v * v)),
+        -0.5: lambda v, b: one / tirx.sqrt(v),
+        -1.0: lambda v, b: one / v,
+        -2.0: lambda v, b: one / (v * v),
+    }
+    rule = table.get(float(y.value))
+    return None if rule is None else _letting(lambda b: rule(b(x), b), bind)
