@@ -64,7 +64,7 @@ class Verdict:
     """The best config of one task when its tuning stopped; it settles every earlier line of that task.
 
     ``done`` says why the task is finished (trials, budget, converged, roofline, exhausted);
-    None when it was interrupted, so that the next run goes on with it.
+    None when it was interrupted, so that the next run goes on with it. ``default_s`` is None where the default failed.
     """
 
     template: str
@@ -72,7 +72,7 @@ class Verdict:
     target: Mapping[str, Any]
     config: Mapping[str, Any]
     cost_s: float
-    default_s: float
+    default_s: float | None
     trials: int
     done: str | None
     mode: Literal["hot", "cold"] = "hot"

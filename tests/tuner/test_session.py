@@ -1,0 +1,233 @@
+"""The loop with scripted builders and runners: what is tried, kept, resumed and concluded."""
+
+import math
+
+import pytest
+
+from tests.fakes import FakeBuilder, FakeDatabase, FakeRunner, FakeTemplate, table, task
+from tilegrad._base.errors import TuningError
+from tilegrad.tuner.interfaces import Outcome
+from tilegrad.tuner.session import Limits, Session
+from tilegrad.tuner.strategy import Search
+from tilegrad.tuning_logs import canonical
+
+DEFAULT, FAST = '{"a":1,"b":0}', '{"a":4,"b":1}'
+
+
+def session(tasks, script, database=None, limits=None, **more):
+    builder = FakeBuilder(script)
+    runner = FakeRunner(builder, more.pop("references", ()), more.pop("stop_after", None))
+    database = database if database is not None else FakeDatabase()
+    limits = limits or Limits()
+    s = Session(tasks, builder, runner, database, lambda space: Search(space, hints=database.hints(None)), limits, **more)
+    return s, builder, runner, database
+
+
+def configs(records):
+    return [canonical(r.config) for r in records]
+
+
+def test_finds_the_fastest_of_a_small_space_and_stops_when_it_is_exhausted():
+    s, builder, runner, db = session([task()], table({FAST: 0.5}))
+    report = s.run()
+    assert configs(db.trials)[0] == DEFAULT, "the default is trial 0"
+    assert len(db.trials) == 12 == len(set(configs(db.trials))), "every config once"
+    (verdict,) = db.verdicts
+    assert canonical(verdict.config) == FAST and (verdict.cost_s, verdict.default_s, verdict.done) == (0.5, 1.0, "exhausted")
+    assert report.tasks[0].row.of_default == 2.0 and report.saved_ms == pytest.approx(500.0)
+    assert builder.closed and runner.closed
+
+
+def test_never_worse_than_default():
+    """0.998 is within the spread of 1: the default stays."""
+    s, _, _, db = session([task()], table({FAST: 0.998}))
+    s.run()
+    assert canonical(db.verdicts[0].config) == DEFAULT and db.verdicts[0].cost_s == 1.0
+
+
+def test_the_final_comparison_overrules_the_trials():
+    answers = table({FAST: 0.5})
+    s, _, runner, db = session([task()], answers)
+    real = runner.compare
+
+    def compare(task, paths):
+        return [Outcome("ok", (1.2,) * 3) if FAST in p else o for o, p in zip(real(task, paths), paths, strict=True)]
+
+    runner.compare = compare
+    s.run()
+    assert canonical(db.verdicts[0].config) == DEFAULT
+
+
+@pytest.mark.parametrize("status", ["invalid_config", "compile_error", "compile_timeout", "run_timeout", "crash", "wrong_answer"])
+def test_a_failing_candidate_costs_one_trial_and_is_recorded(status):
+    s, _, _, db = session([task()], table({FAST: 0.5, '{"a":2,"b":0}': status}))
+    report = s.run()
+    (bad,) = [r for r in db.trials if r.status != "ok"]
+    assert (bad.status, bad.costs_s, math.isinf(bad.cost_s)) == (status, None, True)
+    assert canonical(db.verdicts[0].config) == FAST and report.errors == 1 and report.trials == 12
+
+
+def test_a_failing_default_does_not_end_the_task():
+    s, _, _, db = session([task()], table({FAST: 0.5, DEFAULT: "crash"}))
+    s.run()
+    assert canonical(db.verdicts[0].config) == FAST and db.verdicts[0].default_s is None
+
+
+def test_nothing_compiles_is_an_error_that_shows_the_first():
+    s, builder, _, db = session([task(template=FakeTemplate({"a": range(1, 100), "b": (0,)}))], lambda t, c: "compile_error")
+    with pytest.raises(TuningError, match="none of which succeeded; the first: compile_error: scripted"):
+        s.run()
+    assert 16 <= len(db.trials) <= 24, "a hopeless task is given up early"
+    assert builder.closed and db.verdicts == []
+
+
+def test_an_empty_space_is_an_error():
+    s, _, _, _ = session([task(template=FakeTemplate({"a": (), "b": ()}, pick={"a": 1, "b": 1}))], table({}))
+    with pytest.raises(TuningError, match="the space of legal configs is empty"):
+        s.run()
+
+
+def test_no_tasks_is_an_empty_report():
+    assert session([], table({}))[0].run().tasks == ()
+
+
+def test_one_hopeless_task_does_not_hide_the_others():
+    bad, good = task("conv"), task("matmul")
+    s, _, _, db = session([bad, good], lambda t, c: "crash" if t.workload.op == "conv" else 1.0)
+    report = s.run()
+    assert [t.row.best_s for t in report.tasks] == [None, 1.0]
+    assert len(db.verdicts) == 1
+
+
+def test_equal_workloads_are_tuned_once():
+    s, _, _, db = session([task(weight=3), task(weight=2)], table({}))
+    assert len(s.run().tasks) == 1
+    assert len(set(configs(db.trials))) == len(db.trials)
+
+
+def test_trials_of_all_tasks_together():
+    s, _, _, db = session([task("matmul"), task("conv")], table({}), limits=Limits(trials=10))
+    report = s.run()
+    assert len(db.trials) == 10 == report.trials
+    assert {t.row.done for t in report.tasks} == {"trials"}
+
+
+def test_fewer_trials_than_tasks_still_ends_well():
+    s, _, _, db = session([task(f"op{i}") for i in range(5)], table({}), limits=Limits(trials=1))
+    assert s.run().trials == 1 and configs(db.trials) == [DEFAULT]
+
+
+def test_a_budget_in_seconds():
+    now = iter(range(1000))
+    s, _, _, db = session(
+        [task(template=FakeTemplate({"a": range(1, 500), "b": (0,)}))],
+        table({}),
+        limits=Limits(seconds=20, min_gain=0.0),
+        clock=lambda: next(now),
+    )
+    report = s.run()
+    assert report.tasks[0].row.done == "budget" and 5 <= len(db.trials) < 20
+
+
+def test_no_expected_gain_ends_a_task():
+    big = FakeTemplate({"a": range(1, 500), "b": (0,)})
+    s, _, _, db = session([task(template=big)], table({}))
+    assert s.run().tasks[0].row.done == "converged"
+    assert 16 <= len(db.trials) <= 64
+
+
+def test_the_roofline_ends_a_task():
+    s, _, _, db = session([task()], table({DEFAULT: 0.5}), roofline=lambda t: 0.49)
+    assert s.run().tasks[0].row.done == "roofline" and len(db.trials) <= 8
+
+
+def test_trials_go_where_they_save_most():
+    big = FakeTemplate({"a": range(1, 500), "b": (0,)})
+    heavy, light = task("heavy", weight=100, template=big), task("light", weight=1, template=big)
+    s, _, _, db = session([light, heavy], table({}), limits=Limits(trials=40))
+    s.run()
+    count = [sum(r.workload["op"] == op for r in db.trials) for op in ("heavy", "light")]
+    assert count == [35, 5], "after the opening of both"
+
+
+BIG = FakeTemplate({"a": tuple(range(1, 60)), "b": (0, 1, 2)})
+
+
+def bumpy(t, c):
+    if (c["a"] * 7 + c["b"]) % 11 == 0:
+        return "wrong_answer"
+    return 1.0 + 0.01 * ((c["a"] * 37 + c["b"] * 11) % 23)
+
+
+@pytest.mark.parametrize("k", [0, 1, 5, 8, 13, 29])
+def test_an_interrupted_run_resumes_without_repeating_and_ends_the_same(k):
+    limits = Limits(trials=60)
+    tasks = [task("one", template=BIG), task("two", weight=2, template=BIG)]
+    whole, _, _, expected = session(tasks, bumpy, limits=limits)
+    whole.run()
+    first, _, runner, db = session(tasks, bumpy, limits=limits, stop_after=k)
+    report = first.run()
+    assert report.interrupted and runner.closed
+    kept = len(db.trials)
+    assert kept >= k and all(v.done is None for v in db.verdicts)
+    again, builder, runner, _ = session(tasks, bumpy, db, limits)
+    again.run()
+    key = lambda r: (r.workload["op"], canonical(r.config))  # noqa: E731
+    assert len(runner.measured) + len([r for r in db.trials[kept:] if r.status != "ok"]) >= 60 - kept
+    assert len({key(r) for r in db.trials}) == len(db.trials) == 60, "no trial is repeated, failed ones included"
+    assert {key(r) for r in db.trials} == {key(r) for r in expected.trials}
+    assert [(v.config, v.done) for v in db.verdicts[-2:]] == [(v.config, v.done) for v in expected.verdicts]
+
+
+def test_interruption_saves_the_best_so_far():
+    s, _, _, db = session([task()], table({FAST: 0.5}), stop_after=11)
+    report = s.run()
+    assert report.interrupted
+    assert db.verdicts[-1].done is None and db.verdicts[-1].cost_s == min(r.cost_s for r in db.trials)
+
+
+def test_a_finished_run_builds_nothing_when_repeated():
+    limits = Limits(trials=10)
+    _, _, _, db = first = session([task()], table({FAST: 0.5}), limits=limits)
+    first[0].run()
+    lines = list(db.lines)
+    again, builder, runner, _ = session([task()], table({FAST: 0.5}), db, limits)
+    report = again.run()
+    assert builder.built == [] and runner.measured == [] and db.lines == lines
+    assert report.trials == 10 and report.tasks[0].row.best_s == lines[-1].cost_s
+
+
+def test_a_seed_gives_the_same_trials():
+    runs = []
+    for _ in range(2):
+        s, _, _, db = session([task(template=BIG)], bumpy, limits=Limits(trials=40))
+        s.run()
+        runs.append(configs(db.trials))
+    assert runs[0] == runs[1]
+
+
+def test_drift_measures_again():
+    """The third reference is 20 % slower: that trial is measured once more, and only the second result is kept."""
+    s, _, runner, db = session([task()], table({}), references=[1.0, 1.0, 1.2, *[1.0] * 40], limits=Limits(trials=8))
+    notices = []
+    s._listener = lambda e: notices.append(e.text) if e.kind == "notice" else None
+    s.run()
+    assert len(db.trials) == 8 and len(runner.measured) == 9
+    assert notices == ["the machine's speed drifted; measuring 1 trials again"]
+
+
+def test_a_winner_that_is_not_faster_in_the_whole_program_is_dropped():
+    t = task()
+    s, _, _, db = session([t], table({FAST: 0.5}), recheck=lambda chosen: {t.key})
+    report = s.run()
+    assert canonical(db.verdicts[0].config) == DEFAULT and report.saved_ms == 0
+
+
+def test_events_tell_every_trial():
+    events = []
+    s, _, _, db = session([task()], table({FAST: 0.5}), listener=events.append, limits=Limits(trials=10))
+    s.run()
+    assert [e.kind for e in events] == ["start", *["trial"] * 10, "task", "end"]
+    assert [e.row.trials for e in events[1:11]] == list(range(1, 11))
+    assert events[-1].rows[0].done == "trials" and events[-2].row.saved_ms >= 0
+    assert all(isinstance(e.json(), dict) for e in events)

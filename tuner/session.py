@@ -1,0 +1,361 @@
+"""Session: the tuning loop over tasks. Proposes, builds, measures, keeps every trial, and gives a verdict per task."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import Any, Literal
+
+from tilegrad._base.errors import TuningError
+from tilegrad.tuner import stats
+from tilegrad.tuner.database import record_target
+from tilegrad.tuner.events import Event, Listener, Row
+from tilegrad.tuner.interfaces import Builder, Database, Outcome, Runner, Strategy
+from tilegrad.tuner.report import Report, TaskResult
+from tilegrad.tuner.task import Space, Task
+from tilegrad.tuning_logs import Record, Verdict
+
+BATCH = 8
+CONTENDERS = 6
+"""At most this many of the fastest are compared with the default in interleaved rounds at the end."""
+CONTENDING = 1.5
+"""Only configs within this factor of the fastest are compared."""
+DRIFT = 0.05
+"""A trial whose reference kernel ran this much slower or faster than at first is measured once more."""
+HOPELESS = 2 * BATCH
+"""A task none of whose first trials succeeded is given up."""
+RESERVE = 0.1
+"""Share of a time budget that is kept for the final comparison."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When to stop: trials of all tasks together or of each (those in the log count), seconds of this session,
+    expected gain, share of the roofline."""
+
+    trials: int | None = None
+    trials_per_task: int | None = None
+    seconds: float | None = None
+    min_gain: float = 0.01
+    roofline: float = 0.97
+
+
+@dataclass
+class _State:
+    """What a session knows about one task."""
+
+    index: int
+    task: Task
+    space: Space
+    strategy: Strategy
+    known: dict[str, Record]
+    roofline_s: float | None
+    results: dict[int, Record] = field(default_factory=dict)
+    paths: dict[int, str] = field(default_factory=dict)
+    measured: int = 0
+    done: str | None = None
+    verdict: Verdict | None = None
+    reference_s: float | None = None
+    error: str = ""
+
+    @property
+    def best_s(self) -> float:
+        return min((r.cost_s for r in self.results.values()), default=math.inf)
+
+    @property
+    def saving(self) -> float:
+        """Seconds per run of the model that more trials may save."""
+        best = self.best_s if math.isfinite(self.best_s) else float(self.space.estimates[self.space.default])
+        share = self.strategy.gain()
+        if self.roofline_s:
+            share = min(share, max(0.0, 1.0 - self.roofline_s / best))
+        return self.task.weight * best * share
+
+    def row(self) -> Row:
+        last = next(reversed(self.results.values()), None)
+        default = self.results.get(self.space.default)
+        default_s = default.cost_s if default and default.costs_s else None
+        best_s = self.best_s if math.isfinite(self.best_s) else None
+        if self.verdict is not None:
+            default_s, best_s = self.verdict.default_s, self.verdict.cost_s
+        trials = max(len(self.results), self.verdict.trials if self.verdict else 0)
+        errors = sum(r.status != "ok" for r in (self.results or self.known).values())
+        last_s = last.cost_s if last and last.costs_s else None
+        return Row(
+            self.index, self.task.name, self.task.weight, trials, errors, last_s, default_s, best_s, self.task.gflops(best_s),
+            self.task.gflops(last_s), self.roofline_s / best_s if self.roofline_s and best_s else None, self.done,
+        )  # fmt: skip
+
+
+class Session:
+    """One run over some tasks. Everything that touches the world is injected.
+
+    ``strategy`` makes the strategy of a task from its space; ``roofline`` gives the least seconds a task can take,
+    or None. ``recheck`` compares the verdicts inside the whole program and returns the keys of tasks whose config
+    is not faster there.
+    """
+
+    def __init__(
+        self,
+        tasks: Sequence[Task],
+        builder: Builder,
+        runner: Runner,
+        database: Database,
+        strategy: Callable[[Space], Strategy],
+        limits: Limits = Limits(),
+        *,
+        listener: Listener | None = None,
+        roofline: Callable[[Task], float | None] = lambda task: None,
+        recheck: Callable[[Mapping[str, Mapping[str, Any]]], set[str]] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        run: str = "",
+        seed: int = 0,
+        mode: Callable[[Task], Literal["hot", "cold"]] = lambda task: "hot",
+        versions: Mapping[str, str] | None = None,
+    ) -> None:
+        self._builder, self._runner, self._database, self._limits = builder, runner, database, limits
+        self._listener, self._recheck, self._clock, self._mode = listener, recheck, clock, mode
+        self._run, self._seed, self._versions = run, seed, dict(versions or {})
+        self._start = clock()
+        self._states = []
+        self._fresh = 0
+        for i, task in enumerate({t.key: t for t in tasks}.values()):
+            space = Space(task)
+            self._states.append(_State(i, task, space, strategy(space), database.recall(task), roofline(task)))
+
+    # --- the loop ---
+
+    def run(self) -> Report:
+        """Tune until a limit is met. Raises TuningError when not a single trial of any task succeeded.
+
+        KeyboardInterrupt stops everything at once and still writes the best of each task; the report says so.
+        """
+        interrupted = False
+        try:
+            self._emit("start", rows=True)
+            self._search()
+            self._conclude()
+        except KeyboardInterrupt:
+            interrupted = True
+            self._close()
+            self._settle_interrupted()
+        finally:
+            self._close()
+        self._emit("end", rows=True)
+        report = Report(tuple(self._result(s) for s in self._states), self._elapsed(), interrupted=interrupted)
+        if not interrupted and self._states and all(t.row.best_s is None for t in report.tasks):
+            first = next((s.error for s in self._states if s.error), "no legal config")
+            got = f"{report.trials} trials, none of which succeeded; the first: {first}"
+            raise TuningError("tune", got, "at least one that works")
+        return report
+
+    def _search(self) -> None:
+        for s in self._states:
+            verdict = self._database.verdict(s.task)
+            if verdict is not None and verdict.done in ("converged", "exhausted", "roofline"):
+                s.verdict, s.done = verdict, verdict.done
+            elif not len(s.space):
+                s.done, s.error = "empty", "the space of legal configs is empty"
+        for s in sorted(self._states, key=lambda s: (-s.saving if len(s.space) else 0.0, s.index)):
+            if s.done is None and not self._stop():
+                self._round(s)
+        while not self._stop():
+            open_states = [s for s in self._states if s.done is None]
+            if not open_states:
+                return
+            self._round(max(open_states, key=lambda s: (s.saving, -s.index)))
+
+    def _stop(self) -> bool:
+        """Whether a limit of the whole session is met; marks the tasks that it ends."""
+        limits = self._limits
+        reason = None
+        if limits.trials is not None and sum(len(s.results) for s in self._states) >= limits.trials:
+            reason = "trials"
+        elif limits.seconds is not None and self._elapsed() >= (1 - RESERVE) * limits.seconds:
+            reason = "budget"
+        for s in self._states:
+            if s.done is None:
+                s.done = reason or self._finished(s)
+        return reason is not None
+
+    def _finished(self, s: _State) -> str | None:
+        if self._limits.trials_per_task is not None and len(s.results) >= self._limits.trials_per_task:
+            return "trials"
+        if len(s.results) >= HOPELESS and math.isinf(s.best_s):
+            return "failed"
+        if s.results and s.roofline_s and s.roofline_s >= self._limits.roofline * s.best_s:
+            return "roofline"
+        if s.results and s.strategy.gain() < self._limits.min_gain:
+            return "converged" if len(s.results) < len(s.space) else "exhausted"
+        return None
+
+    def _round(self, s: _State) -> None:
+        """One batch of one task."""
+        room = BATCH
+        if self._limits.trials is not None:
+            room = min(room, self._limits.trials - sum(len(t.results) for t in self._states))
+        if self._limits.trials_per_task is not None:
+            room = min(room, self._limits.trials_per_task - len(s.results))
+        batch = s.strategy.propose(room) if room > 0 else []
+        if not batch:
+            s.done = "exhausted" if room > 0 else "trials"
+            return
+        # Recalled trials answer at once; results are taken in by the order of the proposal, so that a resumed
+        # session sees the same history as one that was never interrupted.
+        fresh = [i for i in batch if s.space.keys[i] not in s.known]
+        s.results.update((i, s.known[s.space.keys[i]]) for i in batch if s.space.keys[i] in s.known)
+        if fresh:
+            self._try(s, fresh)
+        for i in batch:
+            s.strategy.observe(i, s.results[i])
+
+    def _try(self, s: _State, indices: list[int]) -> None:
+        """Build and measure configs; every finished trial is kept before the next one starts."""
+        good: list[int] = []
+        for i, built in zip(indices, self._builder.build(s.task, [s.space.configs[i] for i in indices]), strict=True):
+            if built.path is None:
+                self._keep(s, i, Outcome(built.status, None, built.error))
+            else:
+                s.paths[i] = built.path
+                good.append(i)
+        again = []
+        for i, outcome in self._measure(s, good):
+            if self._drifted(s, outcome):
+                again.append(i)
+            else:
+                self._keep(s, i, outcome)
+        if again:
+            self._emit("notice", s, text=f"the machine's speed drifted; measuring {len(again)} trials again")
+            s.reference_s = None
+            for i, outcome in self._measure(s, again):
+                self._drifted(s, outcome)
+                self._keep(s, i, outcome)
+
+    def _measure(self, s: _State, indices: list[int]) -> Any:
+        best = s.best_s if math.isfinite(s.best_s) else None
+        reference = s.paths.get(s.space.default)
+        outcomes = self._runner.measure(s.task, [s.paths[i] for i in indices], reference, best) if indices else ()
+        return zip(indices, outcomes, strict=True)
+
+    def _drifted(self, s: _State, outcome: Outcome) -> bool:
+        if outcome.reference_s is None:
+            return False
+        if s.reference_s is None:
+            s.reference_s = outcome.reference_s
+        return abs(outcome.reference_s / s.reference_s - 1.0) > DRIFT
+
+    def _keep(self, s: _State, i: int, outcome: Outcome) -> None:
+        w = s.task.workload.json()
+        record = Record(
+            s.task.template.name, w, record_target(s.task.target, w), s.space.configs[i], outcome.status, outcome.costs_s,
+            self._mode(s.task), _now(), self._run, self._seed, self._versions, outcome.error[:500],
+        )  # fmt: skip
+        self._database.append(record)
+        s.known[s.space.keys[i]] = s.results[i] = record
+        s.measured += 1
+        self._fresh += 1
+        if outcome.status != "ok" and not s.error:
+            s.error = f"{outcome.status}: {outcome.error}"
+        self._emit("trial", s, status=outcome.status)
+
+    # --- verdicts ---
+
+    def _conclude(self) -> None:
+        """Compare the fastest with the default in interleaved rounds and write a verdict for every task that has news."""
+        chosen: dict[str, tuple[_State, Verdict]] = {}
+        for s in self._states:
+            earlier = self._database.verdict(s.task)
+            if earlier is not None and not s.measured and earlier.done is not None:
+                s.verdict, s.done = earlier, s.done or earlier.done
+            elif math.isfinite(s.best_s):
+                chosen[s.task.key] = (s, self._judge(s, self._compared(s), s.done))
+        if self._recheck is not None and chosen:
+            worse = self._recheck({k: v.config for k, (s, v) in chosen.items()})
+            for key in worse & chosen.keys():
+                s, verdict = chosen[key]
+                if verdict.default_s is not None:
+                    chosen[key] = (s, self._verdict(s, s.space.default, verdict.default_s, verdict.default_s, s.done))
+                    self._emit("notice", s, text="the winner is not faster inside the whole program; the default stays")
+        for s, verdict in chosen.values():
+            s.verdict = verdict
+            self._database.append(verdict)
+            self._emit("task", s)
+
+    def _compared(self, s: _State) -> dict[int, tuple[float, ...]]:
+        """Costs of the default and the contenders, measured side by side; the trials' own costs where that fails."""
+        ok = sorted((i for i, r in s.results.items() if r.costs_s), key=lambda i: (s.results[i].cost_s, i))
+        top = [i for i in ok if s.results[i].cost_s <= CONTENDING * s.best_s][:CONTENDERS]
+        if s.space.default in ok and s.space.default not in top:
+            top.append(s.space.default)
+        apart = {i: costs for i in top if (costs := s.results[i].costs_s)}
+        if len(top) < 2:
+            return apart
+        missing = [i for i in top if i not in s.paths]
+        if missing:
+            for i, built in zip(missing, self._builder.build(s.task, [s.space.configs[i] for i in missing]), strict=True):
+                if built.path is not None:
+                    s.paths[i] = built.path
+        top = [i for i in top if i in s.paths]
+        outcomes = self._runner.compare(s.task, [s.paths[i] for i in top]) if top else []
+        return {i: o.costs_s for i, o in zip(top, outcomes, strict=True) if o.costs_s} or apart
+
+    def _judge(self, s: _State, costs: Mapping[int, tuple[float, ...]], done: str | None) -> Verdict:
+        """The fastest, if it beats the default by more than the spread; otherwise the default."""
+        winner = min(costs, key=lambda i: (statistics.median(costs[i]), i))
+        default = costs.get(s.space.default)
+        if default is not None and not stats.faster(costs[winner], default):
+            winner = s.space.default
+        return self._verdict(s, winner, statistics.median(costs[winner]), statistics.median(default) if default else None, done)
+
+    def _verdict(self, s: _State, i: int, cost_s: float, default_s: float | None, done: str | None) -> Verdict:
+        w = s.task.workload.json()
+        target, mode = record_target(s.task.target, w), self._mode(s.task)
+        return Verdict(
+            s.task.template.name, w, target, s.space.configs[i], cost_s, default_s, len(s.results), done, mode, _now(), self._run
+        )
+
+    def _settle_interrupted(self) -> None:
+        for s in self._states:
+            costs = {i: r.costs_s for i, r in s.results.items() if r.costs_s}
+            if s.measured and costs:
+                s.done = None
+                s.verdict = self._judge(s, costs, None)
+                self._database.append(s.verdict)
+
+    # --- telling ---
+
+    def _result(self, s: _State) -> TaskResult:
+        config = s.verdict.config if s.verdict else None
+        costs = tuple(r.cost_s if r.costs_s else None for r in s.results.values())
+        return TaskResult(s.row(), s.task.template.name, s.task.workload.json(), config, costs, s.error)
+
+    def _elapsed(self) -> float:
+        return self._clock() - self._start
+
+    def _eta(self) -> float | None:
+        elapsed, limits = self._elapsed(), self._limits
+        left = [] if limits.seconds is None else [max(0.0, limits.seconds - elapsed)]
+        total = limits.trials
+        if total is None and limits.trials_per_task is not None:
+            total = sum(min(limits.trials_per_task, len(s.space)) for s in self._states if s.done is None)
+            total += sum(len(s.results) for s in self._states if s.done is not None)
+        if total is not None and self._fresh:
+            left.append((total - sum(len(s.results) for s in self._states)) * elapsed / self._fresh)
+        return max(0.0, min(left)) if left else None
+
+    def _emit(self, kind: Any, s: _State | None = None, *, rows: bool = False, status: str = "", text: str = "") -> None:
+        if self._listener is not None:
+            every = tuple(t.row() for t in self._states) if rows else ()
+            self._listener(Event(kind, s.row() if s else None, every, status, text, self._elapsed(), self._eta()))
+
+    def _close(self) -> None:
+        self._builder.close()
+        self._runner.close()
+
+
+def _now() -> str:
+    return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,129 @@
+"""Task: one workload to tune, with how often a model runs it; and the space of configs searched for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tilegrad._base.target import Target
+from tilegrad.tuning_logs import canonical
+
+if TYPE_CHECKING:
+    from tilegrad.runtime.program import Program
+    from tilegrad.schedules.template import Config, Template, Workload
+
+
+@dataclass(frozen=True)
+class Task:
+    """A kernel of which the best config is wanted. ``weight``: how many times one run of the model calls it."""
+
+    template: Template
+    workload: Workload
+    func: Any
+    target: Target
+    weight: int = 1
+    num_outputs: int = 1
+
+    @property
+    def key(self) -> str:
+        """Equal for tasks that one record may serve."""
+        return f"{self.template.name} {self.workload.key}"
+
+    @property
+    def name(self) -> str:
+        """Short text for tables: operator and dimensions."""
+        fields = self.workload.fields.items()
+        numbers = [f"{k}{v}" for k, v in fields if isinstance(v, int) and not isinstance(v, bool) and v != 1]
+        words = [str(v) for k, v in fields if k in ("layout", "epilogue") and v]
+        text = " ".join([self.workload.op, *numbers, *words])
+        return text if len(text) <= 60 else text[:57] + "..."
+
+    def gflops(self, seconds: float | None) -> float:
+        """Billions of floating-point operations a second; 0 where the workload counts none."""
+        return self.workload.flops / seconds / 1e9 if seconds and np.isfinite(seconds) else 0.0
+
+
+def tasks_of(programs: Mapping[str, Program] | Sequence[Program], target: Target) -> list[Task]:
+    """The tunable kernels of some programs, equal workloads once with the number of their calls.
+
+    Kernels whose family offers a single config are left out.
+    """
+    from tilegrad import schedules
+
+    tasks: dict[str, Task] = {}
+    for program in programs.values() if isinstance(programs, Mapping) else programs:
+        for call in program.calls:
+            func = program.kernels[call.kernel]
+            template, workload = schedules.task_of(func)
+            task = Task(template, workload, func, target, num_outputs=call.num_outputs)
+            seen = tasks.get(task.key)
+            tasks[task.key] = replace(seen, weight=seen.weight + 1) if seen else task
+    return [t for t in tasks.values() if len(t.template.space(t.workload, target)) > 1]
+
+
+class Space:
+    """All legal configs of a task, with what the search wants to know about each of them by index.
+
+    ``estimates`` are the analytic model's seconds; ``features`` has one row of fixed width a config.
+    """
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        self.configs: list[Config] = list(task.template.space(task.workload, task.target))
+        self.keys = [canonical(c) for c in self.configs]
+        self.index = {k: i for i, k in enumerate(self.keys)}
+        default = canonical(task.template.default(task.workload, task.target))
+        if self.configs and default not in self.index:
+            self.index[default] = len(self.configs)
+            self.configs.append(task.template.default(task.workload, task.target))
+            self.keys.append(default)
+        self.default = self.index.get(default, 0)
+
+    def __len__(self) -> int:
+        return len(self.configs)
+
+    @cached_property
+    def estimates(self) -> np.ndarray:
+        """float64[n], seconds by the analytic model."""
+        t = self.task
+        return np.array([t.template.estimate(t.workload, c, t.target) for c in self.configs], dtype=np.float64)
+
+    @cached_property
+    def features(self) -> np.ndarray:
+        """float32[n, width]: the template's features and, last, the logarithm of the estimate."""
+        t = self.task
+        rows = [np.asarray(t.template.features(t.workload, c, t.target), dtype=np.float32) for c in self.configs]
+        return np.column_stack([np.stack(rows), np.log(self.estimates)]).astype(np.float32)
+
+    @cached_property
+    def _lines(self) -> list[list[list[int]]]:
+        """Per config and knob: the configs that differ in this knob only, itself among them, by the knob's order."""
+        out: list[list[list[int]]] = [[] for _ in self.configs]
+        for knob in sorted({k for c in self.configs for k in c}):
+            order = _order([c.get(knob) for c in self.configs])
+            lines: dict[str, list[int]] = {}
+            for i, c in enumerate(self.configs):
+                lines.setdefault(canonical({k: v for k, v in c.items() if k != knob}), []).append(i)
+            for line in lines.values():
+                line.sort(key=lambda i: order[canonical(self.configs[i].get(knob))])
+                for i in line:
+                    out[i].append(line)
+        return out
+
+    def neighbours(self, i: int) -> dict[int, int]:
+        """Configs that differ from ``i`` in a single knob, with the number of legal steps to them; 1 is adjacent."""
+        return {j: abs(line.index(j) - line.index(i)) for line in self._lines[i] for j in line if j != i}
+
+
+def _order(values: Sequence[Any]) -> dict[str, int]:
+    """Rank of a knob's values: numbers (and lists of them) by size, anything else by first appearance."""
+    unique = list({canonical(v): v for v in values}.items())
+    try:
+        unique.sort(key=lambda kv: kv[1])
+    except TypeError:
+        pass
+    return {key: rank for rank, (key, _) in enumerate(unique)}
