@@ -63,6 +63,8 @@ class Binder:
     def _as_array(self, port: Port, value: Any, dtype: np.dtype) -> np.ndarray:
         if isinstance(value, np.ndarray):
             return value
+        if isinstance(value, np.generic) and not port.written:
+            return np.asarray(value)
         if isinstance(value, (int, float)) and port.role == "hyper" and port.shape == ():
             return np.array(value, dtype)
         if hasattr(value, "__dlpack__"):
@@ -124,6 +126,6 @@ class Binder:
 def address(array: np.ndarray) -> int:
     """Where the array's data lies."""
     try:
-        return ctypes.addressof(ctypes.c_char.from_buffer(array))
+        return ctypes.addressof(ctypes.c_char.from_buffer(array))  # type: ignore[arg-type]
     except (TypeError, ValueError, BufferError):  # read-only or empty arrays: slower
         return array.ctypes.data

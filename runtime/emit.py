@@ -90,7 +90,8 @@ class _Writer:
         index = {b: i for i, b in enumerate(program.buffers)}
         buffers = [self._buffer(b, offsets, program) for b in program.buffers.values()]
         scratch: dict[int, int] = {}
-        calls, args = [], []
+        calls: list[str] = []
+        args: list[int] = []
         for call in program.calls:
             if call.kernel not in kernels:
                 raise UsageError(f"program '{name}'", f"a call of '{call.kernel}'", f"one of its kernels: {', '.join(kernels)}")
@@ -135,7 +136,9 @@ class _Writer:
             base = program.buffers.get(b.view_of or "")
             if base is None or base.role == "view" or (base.nbytes, base.dtype) != (b.nbytes, b.dtype):
                 where = f"program '{program.name}', view '{b.name}'"
-                raise UsageError(where, f"a view of {b.view_of!r}", "a buffer of the same size and dtype that is not itself a view")
+                raise UsageError(
+                    where, f"a view of {b.view_of!r}", "a buffer of the same size and dtype that is not itself a view"
+                )
             return self._row("TG_VIEW", b.shape, b.dtype, b.nbytes, str(list(program.buffers).index(base.name)))
         if b.name not in program.ports:
             raise UsageError(

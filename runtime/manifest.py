@@ -21,6 +21,11 @@ FUNCTIONS = (
 )  # fmt: skip
 """What a prefix is followed by in the public functions; an entry cannot have such a name."""
 
+_TAKEN = frozenset(
+    "tgrt auto break case char const continue default do double else enum extern float for goto if inline int long register "
+    "restrict return short signed sizeof static struct switch typedef union unsigned void volatile while".split()
+)
+
 
 class Port(NamedTuple):
     """One argument of an entry. ``written``: the entry changes the array."""
@@ -85,8 +90,8 @@ def ports_of(manifest: Mapping[str, Any]) -> dict[str, tuple[Port, ...]]:
 def _check_names(programs: Mapping[str, Program], prefix: str) -> None:
     if not programs:
         raise UsageError("build", "no programs", "at least one")
-    if not _NAME.fullmatch(prefix):
-        raise UsageError("prefix", repr(prefix), "a C identifier")
+    if not _NAME.fullmatch(prefix) or prefix in _TAKEN:
+        raise UsageError("prefix", repr(prefix), "a C identifier that is no keyword")
     for entry in programs:
         if not _NAME.fullmatch(entry) or entry in FUNCTIONS:
             raise UsageError("entry name", repr(entry), f"a C identifier other than {', '.join(FUNCTIONS)}")
