@@ -42,13 +42,14 @@ class _Fuser:
     def __init__(self, low: Lowered) -> None:
         self.low = low
         self.group: dict[Node, _Group] = {n: _Group([n]) for n in low.nodes}
+        self.producers = {n: self._producers(n) for n in low.nodes}
         self.users: dict[Node, list[Node]] = {n: [] for n in low.nodes}
-        for n in low.nodes:
-            for p in self.producers(n):
+        for n, producers in self.producers.items():
+            for p in producers:
                 self.users[p].append(n)
         self.returned = {low.producer[r] for r in low.results if isinstance(r, relax.Var) and r in low.producer}
 
-    def producers(self, node: Node) -> list[Node]:
+    def _producers(self, node: Node) -> list[Node]:
         """Distinct producers of a node's arguments."""
         found = (self.low.producer.get(a) for a in node.args if isinstance(a, relax.Var))
         return list(dict.fromkeys(p for p in found if p is not None))
@@ -69,20 +70,20 @@ class _Fuser:
     # rule 1
     def _absorb_movement(self, node: Node) -> None:
         group = self.group[node]
-        todo = self.producers(node)
+        todo = list(self.producers[node])
         while todo:
             p = todo.pop()
             alone = len(self.users[p]) == 1 and p not in self.returned
             free = all(not loads(s.body) for s in p.stages)
             if p.kind == "movement" and p not in group and (node.kind == "contraction" or alone or free):
                 group.copies.add(p)
-                todo += self.producers(p)
+                todo += self.producers[p]
 
     # rule 2
     def _join_producer(self, node: Node) -> None:
         if self._only_copied(node):
             return
-        for p in sorted(self.producers(node), key=lambda p: (self._rank(self.group[p]), -p.index)):
+        for p in sorted(self.producers[node], key=lambda p: (self._rank(self.group[p]), -p.index)):
             own, into = self.group[node], self.group[p]
             if into is own or p in own or p.kind in ("view", "opaque") or len(p.outs) != 1:
                 continue
@@ -130,7 +131,7 @@ class _Fuser:
         """Groups that a group reads from."""
         out: dict[int, _Group] = {}
         for n in [*group.home, *group.copies]:
-            for p in self.producers(n):
+            for p in self.producers[n]:
                 if p not in group:
                     out[id(self.group[p])] = self.group[p]
         return list(out.values())
@@ -140,12 +141,13 @@ class _Fuser:
         return self._detour(a, b) or self._detour(b, a)
 
     def _detour(self, start: _Group, end: _Group) -> bool:
+        first = min(n.index for n in start.home)
         todo, seen = [g for g in self._feeds(end) if g is not start and g is not end], set()
         while todo:
             g = todo.pop()
             if g is start:
                 return True
-            if id(g) not in seen:
+            if id(g) not in seen and any(n.index > first for n in g.home):  # what lies before start cannot need it
                 seen.add(id(g))
                 todo += self._feeds(g)
         return False

@@ -53,6 +53,7 @@ class Lowered:
                     self._aliases[var] = first
         calls = [(v, e) for v, e in bindings if isinstance(e, relax.Call)]
         _refuse_unlowered(calls)
+        self._read: dict[str, tuple[tirx.PrimFunc, tuple[Stage, ...], Kind]] = {}
         self.nodes = [self._node(i, var, call, items.get(var, {})) for i, (var, call) in enumerate(calls)]
         self.producer = {out: n for n in self.nodes for out in n.outs if out is not None}
         self.results = self._results(tuples)
@@ -64,12 +65,16 @@ class Lowered:
         return expr
 
     def _node(self, index: int, var: relax.Var, call: relax.Call, items: dict[int, relax.Var]) -> Node:
-        func = self.mod[call.args[0]]
-        parts = tuple(stages(func) or ())
+        name = str(call.args[0].name_hint)
+        if name not in self._read:
+            func = self.mod[call.args[0]]
+            parts = tuple(stages(func) or ())
+            self._read[name] = func, parts, kind_of(func, parts)
         is_tuple = isinstance(call.ty, relax.TupleType)
         outs = tuple(items.get(i) for i in range(len(call.ty.fields))) if is_tuple else (var,)
         args = tuple(self.resolve(a) for a in call.args[1].fields)
-        return Node(str(call.args[0].name_hint), args, outs, func, kind_of(func, parts), parts, call, index)
+        func, parts, kind = self._read[name]
+        return Node(name, args, outs, func, kind, parts, call, index)
 
     def _results(self, tuples: dict[relax.Var, relax.Tuple]) -> list[relax.Expr]:
         body = self.resolve(self.mod["main"].body.body)
