@@ -7,10 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tilegrad.runtime.builder import build as build
+    from tilegrad.runtime.deploy import Loaded as Loaded
+    from tilegrad.runtime.deploy import load as load
     from tilegrad.runtime.library import Context as Context
     from tilegrad.runtime.library import Library as Library
+    from tilegrad.runtime.package import export as export
 
-_HOMES = {"build": "builder", "Context": "library", "Library": "library"}
+_HOMES = {
+    "build": "builder", "Context": "library", "Library": "library", "export": "package", "load": "deploy", "Loaded": "deploy",
+}  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

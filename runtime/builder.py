@@ -1,4 +1,4 @@
-"""Programs and scheduled kernels to one shared library."""
+"""Programs and scheduled kernels to one shared library, or to the objects of a static one."""
 
 from __future__ import annotations
 
@@ -6,19 +6,23 @@ import logging
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from tilegrad._base.errors import UsageError
 from tilegrad._base.target import Target
-from tilegrad.runtime import cache, emit, toolchain
+from tilegrad.runtime import cache, elf, emit, toolchain
 from tilegrad.runtime import kernels as objects
 from tilegrad.runtime import manifest as manifests
 from tilegrad.runtime.library import Library
 from tilegrad.runtime.program import Program
 
 log = logging.getLogger(__name__)
+
+FLAGS = (*toolchain.CFLAGS, *toolchain.LINK_FLAGS)
 
 
 def build(
@@ -41,25 +45,80 @@ def build(
     Objects and the library are kept by content: an equal build later, in any process, compiles and links nothing.
     Raises LibraryError when a kernel does not compile or there is no C compiler, UsageError for malformed programs.
     """
-    from tilegrad._base.tvm import tvm
-
-    start = time.perf_counter()
-    used = {c.kernel for p in programs.values() for c in p.calls}
-    chosen = {name: k for name, k in kernels.items() if name in used}
-    _check_arity(programs, chosen)
-    manifest = manifests.make(programs, target, prefix, tvm.__version__)
-    named = objects.symbols(chosen, target)
-    source = emit.emit(programs, named, manifest)
-    name = f"libraries/{cache.key(source.text, source.constants, _runtime_sources(), target.triple, *FLAGS, *cflags)}.so"
-    path = cache.get(name)
-    if path is None:
-        path = cache.put(name, _link(source, objects.compile_all(chosen, named, target), target, cflags))
-        cache.trim()
-        log.info("built %s (%d kernels) in %.2f s", path, len(chosen), time.perf_counter() - start)
-    return Library(path, manifest)
+    return Recipe(dict(programs), dict(kernels), target, prefix, tuple(cflags)).library()
 
 
-FLAGS = (*toolchain.CFLAGS, *toolchain.LINK_FLAGS)
+@dataclass(frozen=True)
+class Recipe:
+    """Everything a library is made of; export makes other forms of the same library from it."""
+
+    programs: Mapping[str, Program]
+    kernels: Mapping[str, Any]
+    target: Target
+    prefix: str
+    cflags: tuple[str, ...] = ()
+
+    def with_prefix(self, prefix: str) -> Recipe:
+        """The same library under another prefix: the kernels are not compiled again."""
+        return replace(self, prefix=prefix)
+
+    def library(self) -> Library:
+        """The shared library, from the cache or built now."""
+        start = time.perf_counter()
+        key = cache.key(self._source.text, self._source.constants, _runtime_sources(), self.target.triple, *FLAGS, *self.cflags)
+        path = cache.get(f"libraries/{key}.so")
+        if path is None:
+            path = cache.put(f"libraries/{key}.so", self._link())
+            cache.trim()
+            log.info("built %s (%d kernels) in %.2f s", path, len(self._used), time.perf_counter() - start)
+        return Library(path, self._manifest, self)
+
+    def static_library(self) -> bytes:
+        """The archive. Names that only its own objects share begin with ``<prefix>__`` in it and are hidden."""
+        with tempfile.TemporaryDirectory() as folder:
+            paths = self._objects(Path(folder))
+            members = {path.name: path.read_bytes() for path in paths}
+        names = elf.private_names(members.values(), self._source.exports, self.prefix)
+        return elf.archive({name: elf.rename(data, names) for name, data in members.items()})
+
+    @cached_property
+    def _used(self) -> dict[str, Any]:
+        used = {c.kernel for p in self.programs.values() for c in p.calls}
+        chosen = {name: k for name, k in self.kernels.items() if name in used}
+        _check_arity(self.programs, chosen)
+        return chosen
+
+    @cached_property
+    def _manifest(self) -> dict[str, Any]:
+        from tilegrad._base.tvm import tvm
+
+        return manifests.make(self.programs, self.target, self.prefix, tvm.__version__)
+
+    @cached_property
+    def _symbols(self) -> dict[str, emit.Kernel]:
+        return objects.symbols(self._used, self.target)
+
+    @cached_property
+    def _source(self) -> emit.Source:
+        return emit.emit(self.programs, self._symbols, self._manifest)
+
+    def _objects(self, work: Path) -> list[Path]:
+        """Objects of the tables (in ``work``), the runtime and the kernels."""
+        compiled = objects.compile_all(self._used, self._symbols, self.target)
+        compiler = toolchain.find(self.target)
+        runtime = _runtime_object(compiler, self.target, self.cflags)
+        (work / "tables.c").write_text(self._source.text)
+        if self._source.constants:
+            (work / "constants.bin").write_bytes(self._source.constants)
+        compiler.compile(work / "tables.c", work / "tables.o", self.cflags, include=runtime_directory())
+        return [work / "tables.o", runtime, *compiled]
+
+    def _link(self) -> bytes:
+        with tempfile.TemporaryDirectory() as folder:
+            output = Path(folder) / f"lib{self.prefix}.so"
+            paths = self._objects(Path(folder))
+            toolchain.find(self.target).link_shared(paths, output, self._source.exports, self.cflags)
+            return output.read_bytes()
 
 
 def runtime_directory() -> Path:
@@ -69,20 +128,6 @@ def runtime_directory() -> Path:
 
 def _runtime_sources() -> str:
     return "".join(p.name + p.read_text() for p in sorted(runtime_directory().iterdir()) if p.suffix in (".c", ".h"))
-
-
-def _link(source: emit.Source, kernel_objects: list[Path], target: Target, cflags: Sequence[str]) -> bytes:
-    compiler = toolchain.find(target)
-    runtime = _runtime_object(compiler, target, cflags)
-    with tempfile.TemporaryDirectory() as folder:
-        work = Path(folder)
-        (work / "tables.c").write_text(source.text)
-        if source.constants:
-            (work / "constants.bin").write_bytes(source.constants)
-        compiler.compile(work / "tables.c", work / "tables.o", cflags, include=runtime_directory())
-        output = work / "library.so"
-        compiler.link_shared([work / "tables.o", runtime, *kernel_objects], output, source.exports, cflags)
-        return output.read_bytes()
 
 
 def _runtime_object(compiler: toolchain.Toolchain, target: Target, cflags: Sequence[str]) -> Path:

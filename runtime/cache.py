@@ -58,6 +58,11 @@ def get(name: str) -> Path | None:
     return path
 
 
+def content(path: Path) -> bytes:
+    """An entry's data, without what the cache adds."""
+    return path.read_bytes()[:-_TRAILER]
+
+
 def put(name: str, data: bytes) -> Path:
     """Store ``data`` and return its file. Raises LibraryError when the disk is full or the folder not writable."""
     path = settings.cache_dir() / name

@@ -275,6 +275,12 @@ TG_PUBLIC int PREFIX_set_state(tgrt_context *ctx, const char *name, const void *
 TG_PUBLIC int PREFIX_set_hyper(tgrt_context *ctx, const char *name, double value) {
   return tgrt_hyper_set(&library, ctx, name, value);
 }
+TG_PUBLIC int PREFIX_save(tgrt_context *ctx, const char *path) {
+  return tgrt_checkpoint_save(&library, ctx, path);
+}
+TG_PUBLIC int PREFIX_load(tgrt_context *ctx, const char *path) {
+  return tgrt_checkpoint_load(&library, ctx, path);
+}
 TG_PUBLIC int PREFIX_benchmark(tgrt_context *ctx, unsigned entry, void *const *args, int number, int repeat, double *seconds) {
   return tgrt_benchmark(&library, ctx, entry, args, number, repeat, seconds);
 }

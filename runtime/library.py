@@ -6,7 +6,7 @@ import ctypes
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,6 +16,9 @@ from tilegrad.runtime.binding import Binder
 from tilegrad.runtime.manifest import Port, ports_of
 from tilegrad.runtime.program import numpy_dtype
 
+if TYPE_CHECKING:
+    from tilegrad.runtime.builder import Recipe
+
 Arrays = Mapping[str, np.ndarray]
 
 _NO_CONTEXT, _BUSY = 1, 2
@@ -24,7 +27,9 @@ _NO_CONTEXT, _BUSY = 1, 2
 class Library:
     """A shared library and what its manifest says about it. Loaded into the process when first needed."""
 
-    def __init__(self, path: Path, manifest: dict[str, Any]) -> None:
+    def __init__(self, path: Path, manifest: dict[str, Any], recipe: Recipe | None = None) -> None:
+        self.recipe = recipe
+        """What it was built from; None for an exported library."""
         self.path = path
         self.manifest = manifest
         self.entries: dict[str, tuple[Port, ...]] = ports_of(manifest)

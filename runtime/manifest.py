@@ -17,7 +17,8 @@ ABI = 1
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 FUNCTIONS = (
     "context_create", "context_create_in", "context_destroy", "workspace_size", "last_error", "num_threads", "manifest",
-    "benchmark", "profile", "state", "get_state", "set_state", "set_hyper", "context",
+    "benchmark", "profile", "state", "get_state", "set_state", "set_hyper", "save", "load",
+    "context", "status",
 )  # fmt: skip
 """What a prefix is followed by in the public functions; an entry cannot have such a name."""
 
@@ -93,5 +94,5 @@ def _check_names(programs: Mapping[str, Program], prefix: str) -> None:
     if not _NAME.fullmatch(prefix) or prefix in _TAKEN:
         raise UsageError("prefix", repr(prefix), "a C identifier that is no keyword")
     for entry in programs:
-        if not _NAME.fullmatch(entry) or entry in FUNCTIONS:
+        if not _NAME.fullmatch(entry) or entry in FUNCTIONS or entry.startswith("call_"):
             raise UsageError("entry name", repr(entry), f"a C identifier other than {', '.join(FUNCTIONS)}")

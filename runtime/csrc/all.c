@@ -6,3 +6,4 @@
 #include "machine.c"
 #include "context.c"
 #include "state.c"
+#include "checkpoint.c"

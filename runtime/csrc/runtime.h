@@ -138,5 +138,7 @@ TG_HIDDEN void *tgrt_state_data(const tgrt_library *lib, tgrt_context *ctx, cons
 TG_HIDDEN int tgrt_state_get(const tgrt_library *lib, tgrt_context *ctx, const char *name, void *to, size_t bytes);
 TG_HIDDEN int tgrt_state_set(const tgrt_library *lib, tgrt_context *ctx, const char *name, const void *from, size_t bytes);
 TG_HIDDEN int tgrt_hyper_set(const tgrt_library *lib, tgrt_context *ctx, const char *name, double value);
+TG_HIDDEN int tgrt_checkpoint_save(const tgrt_library *lib, tgrt_context *ctx, const char *path);
+TG_HIDDEN int tgrt_checkpoint_load(const tgrt_library *lib, tgrt_context *ctx, const char *path);
 
 #endif

@@ -1,0 +1,151 @@
+"""Load: an exported package from Python with ctypes and NumPy alone. TVM is not imported, nor need it be installed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tilegrad._base.errors import LibraryError, UsageError
+from tilegrad._base.target import Target
+from tilegrad.runtime import elf, safetensors
+from tilegrad.runtime.library import Context, Library
+from tilegrad.runtime.manifest import ABI
+from tilegrad.runtime.package import MANIFEST, PARAMETERS, checked_states, checksum
+
+
+class Loaded:
+    """An exported library with its parameters in one context: ``run`` by name, or call it with arrays in order."""
+
+    def __init__(self, library: Library, context: Context) -> None:
+        self.library = library
+        self.context = context
+
+    @property
+    def entries(self) -> dict[str, Any]:
+        """Every entry's ports."""
+        return self.library.entries
+
+    def run(self, entry: str, args: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Call an entry with arrays by port name; see ``Context.run``."""
+        return self.context.run(entry, args)
+
+    def call(self, entry: str, *inputs: np.ndarray) -> np.ndarray | tuple[np.ndarray, ...]:
+        """Call an entry with its inputs in order. One output is returned as it is, several as a tuple."""
+        if entry not in self.entries:
+            raise UsageError("entry", repr(entry), f"one of {', '.join(self.entries)}")
+        names = [p.name for p in self.entries[entry] if p.role == "input"]
+        if len(inputs) != len(names):
+            raise UsageError(f"entry '{entry}'", f"{len(inputs)} inputs", f"{len(names)}: {', '.join(names)}")
+        outputs = tuple(self.context.run(entry, dict(zip(names, inputs, strict=True))).values())
+        return outputs[0] if len(outputs) == 1 else outputs
+
+    def step(self, *inputs: np.ndarray) -> np.ndarray | tuple[np.ndarray, ...]:
+        """``call("step", ...)``: one training step."""
+        return self.call("step", *inputs)
+
+    def __call__(self, *inputs: np.ndarray) -> np.ndarray | tuple[np.ndarray, ...]:
+        """Call the first entry."""
+        return self.call(next(iter(self.entries)), *inputs)
+
+    def state(self, name: str) -> np.ndarray:
+        """A parameter, optimizer state or hyperparameter; writing to the array changes it."""
+        return self.context.state(name)
+
+    @property
+    def states(self) -> dict[str, np.ndarray]:
+        """Every state and hyperparameter by name."""
+        return self.context.states
+
+    def save(self, path: str | Path) -> None:
+        """Write every state and hyperparameter as safetensors. Raises LibraryError when the file cannot be written."""
+        dtypes = {s["name"]: s["dtype"] for s in self.library.manifest["states"]}
+        safetensors.save(Path(path), self.states, dtypes)
+
+    def restore(self, path: str | Path) -> None:
+        """Take the states from a file that ``save``, or the C function of that name, wrote. Other arrays in it are ignored.
+
+        Raises LibraryError for a damaged file, UsageError, ShapeError or DTypeError when it does not fit; then nothing
+        has changed.
+        """
+        known = {s["name"]: s["role"] for s in self.library.manifest["states"]}
+        arrays = {name: a for name, a in safetensors.load(Path(path)).items() if name in known}
+        present = set(arrays)
+        for name, array in checked_states(self.library.manifest, arrays).items():
+            if name in present:
+                self.state(name)[...] = array
+
+    def __repr__(self) -> str:
+        return f"Loaded({', '.join(self.entries)}; {self.library.path.parent})"
+
+
+def load(directory: str | Path, num_threads: int | None = None) -> Loaded:
+    """Load an exported package.
+
+    Checks the manifest's version, the machine and every file's checksum first; only then is anything from the package
+    run. ``num_threads``: default ``TILEGRAD_NUM_THREADS``, else the affinity mask. Raises LibraryError that says what
+    is wrong.
+    """
+    folder = Path(directory)
+    manifest = _read_manifest(folder)
+    _check_machine(manifest)
+    for name, expected in manifest["files"].items():
+        _check_file(folder / name, expected)
+    path = folder / f"lib{manifest['prefix']}.so"
+    if path.name not in manifest["files"] or PARAMETERS not in manifest["files"]:
+        raise LibraryError(f"package {folder}", "a manifest that lists no library or no parameters", "an exported package")
+    arch = elf.machine(path.read_bytes()[:64])
+    if arch != manifest["target"]["arch"]:
+        raise LibraryError(f"library {path}", f"a file for {arch}", manifest["target"]["arch"], "Export the package again.")
+    library = Library(path.resolve(), manifest)
+    loaded = Loaded(library, library.context(num_threads))
+    loaded.restore(folder / PARAMETERS)
+    return loaded
+
+
+def _read_manifest(folder: Path) -> dict[str, Any]:
+    path = folder / MANIFEST
+    try:
+        manifest = json.loads(path.read_text())
+    except OSError as e:
+        raise LibraryError(f"package {folder}", f"no readable {MANIFEST}: {e.strerror}", "a folder that export wrote") from e
+    except ValueError as e:
+        raise LibraryError(
+            f"manifest {path}", f"damaged JSON: {e}", "the file that export wrote", "Export the package again."
+        ) from e
+    if not isinstance(manifest, dict) or "abi" not in manifest:
+        raise LibraryError(f"manifest {path}", "JSON of another kind", "the file that export wrote")
+    if manifest["abi"] != ABI:
+        hint = "Export the package again with this version of tilegrad, or use the version that wrote it."
+        raise LibraryError(f"package {folder}", f"ABI version {manifest['abi']}", f"{ABI}", hint)
+    if manifest.get("checksum") != checksum(manifest):
+        raise LibraryError(f"manifest {path}", "a wrong checksum: it was changed or is damaged", "the file that export wrote")
+    return manifest
+
+
+def _check_machine(manifest: Mapping[str, Any]) -> None:
+    host, needs = Target.native(1), manifest["target"]
+    if needs["arch"] != host.arch:
+        raise LibraryError("package", f"code for {needs['arch']}", f"{host.arch}, this machine", "Export it for this target.")
+    if missing := [f for f in needs["features"] if f not in host.features]:
+        raise LibraryError(
+            "package", f"code that needs {', '.join(missing)}", "features of this CPU", "Export it for a smaller target."
+        )
+
+
+def _check_file(path: Path, expected: Mapping[str, Any]) -> None:
+    try:
+        data = path.read_bytes()
+    except OSError as e:
+        raise LibraryError(f"package file {path}", f"{e.strerror}", "a complete package", "Copy or export it again.") from e
+    if len(data) != expected["bytes"] or hashlib.sha256(data).hexdigest() != expected["sha256"]:
+        raise LibraryError(
+            f"package file {path}",
+            "a wrong checksum: it is damaged or incomplete",
+            expected["sha256"][:16] + "...",
+            "Copy it again.",
+        )

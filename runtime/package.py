@@ -1,0 +1,110 @@
+"""Export: a directory that holds a library and everything one needs to use it, from C or from Python."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tilegrad._base.errors import DTypeError, LibraryError, ShapeError, UsageError
+from tilegrad.runtime import cache, header, safetensors
+from tilegrad.runtime.library import Library
+from tilegrad.runtime.program import numpy_dtype
+
+MANIFEST, PARAMETERS = "manifest.json", "parameters.safetensors"
+
+
+def export(
+    library: Library,
+    directory: str | Path,
+    states: Mapping[str, np.ndarray],
+    *,
+    prefix: str | None = None,
+    notes: Mapping[str, str] | None = None,
+) -> Path:
+    """Write ``library`` as a package and return its directory.
+
+    Parameters
+    ----------
+    states: values of the library's states and hyperparameters by name; hyperparameters not given are zero.
+    prefix: what the C functions, the files and the CMake targets are called; default: the library's own.
+    notes: a sentence, such as meaning and unit, for the header; by name of a port, state or entry.
+
+    The package: ``lib<prefix>.so``, ``lib<prefix>.a``, ``<prefix>.h``, ``parameters.safetensors``, ``manifest.json``
+    with checksums, ``main.c`` and ``CMakeLists.txt``. Raises UsageError, ShapeError or DTypeError for states that are
+    missing or do not fit, LibraryError when the directory cannot be written or the library was itself exported.
+    """
+    if library.recipe is None:
+        raise LibraryError(
+            "export", f"the exported library {library.path}", "a library built in this process", "Copy its folder."
+        )
+    if prefix is not None and prefix != library.manifest["prefix"]:
+        library = library.recipe.with_prefix(prefix).library()
+    assert library.recipe is not None
+    arrays = checked_states(library.manifest, states)
+    name = library.manifest["prefix"]
+    contents: dict[str, bytes] = {
+        f"lib{name}.so": cache.content(library.path),
+        f"lib{name}.a": library.recipe.static_library(),
+        f"{name}.h": header.header(library.manifest, notes or {}).encode(),
+        "main.c": header.example(library.manifest).encode(),
+        "CMakeLists.txt": header.cmake(library.manifest).encode(),
+    }
+    out = Path(directory)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        for file, data in contents.items():
+            _write(out / file, data)
+    except OSError as e:
+        raise LibraryError(f"export to {out}", str(e), "a folder that can be written") from e
+    dtypes = {s["name"]: s["dtype"] for s in library.manifest["states"]}
+    safetensors.save(out / PARAMETERS, arrays, dtypes)
+    contents[PARAMETERS] = (out / PARAMETERS).read_bytes()
+    manifest = {**library.manifest, "files": {file: _described(data) for file, data in contents.items()}}
+    _write(out / MANIFEST, (json.dumps({**manifest, "checksum": checksum(manifest)}, indent=1) + "\n").encode())
+    return out
+
+
+def checksum(manifest: Mapping[str, Any]) -> str:
+    """SHA-256 of the manifest without its own checksum."""
+    plain = {k: v for k, v in manifest.items() if k != "checksum"}
+    return hashlib.sha256(json.dumps(plain, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def checked_states(manifest: Mapping[str, Any], given: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """``given`` in the manifest's order, with zeros for hyperparameters that are missing. Raises as ``export`` does."""
+    known = {s["name"]: s for s in manifest["states"]}
+    if unknown := sorted(set(given) - set(known)):
+        raise UsageError("states", f"unknown {', '.join(map(repr, unknown))}", f"names among {', '.join(known) or 'none'}")
+    out = {}
+    for name, s in known.items():
+        dtype, shape = np.dtype(numpy_dtype(s["dtype"])), tuple(s["shape"])
+        if name not in given and s["role"] == "state":
+            raise UsageError("states", f"no {name!r}", f"an array {s['dtype']}{s['shape']}")
+        array = np.asarray(given.get(name, np.zeros(shape, dtype)))
+        if array.shape != shape:
+            raise ShapeError(f"state '{name}'", f"shape {array.shape}", f"{shape}")
+        if s["dtype"] == "bfloat16" and array.dtype.name == "bfloat16":
+            array = array.view(np.uint16)
+        if array.dtype != dtype:
+            raise DTypeError(f"state '{name}'", f"dtype {array.dtype}", s["dtype"])
+        out[name] = array
+    return out
+
+
+def _described(data: bytes) -> dict[str, Any]:
+    return {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+
+
+def _write(path: Path, data: bytes) -> None:
+    """All or nothing: a process that has the old file mapped keeps it."""
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".", delete=False) as f:
+        f.write(data)
+    temp = Path(f.name)
+    temp.chmod(0o755 if path.suffix == ".so" else 0o644)
+    temp.replace(path)

@@ -1,0 +1,375 @@
+"""Exported packages: loaded by Python without TVM, linked by C, refused when anything is wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tilegrad import runtime
+from tilegrad._base.errors import DTypeError, LibraryError, ShapeError, UsageError
+from tilegrad.runtime import package, safetensors
+
+STRICT = ("-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic")
+
+
+@pytest.fixture(scope="module")
+def exported(regression, data, tmp_path_factory):
+    notes = {"step": "One step of gradient descent.", "lr": "learning rate, per step", "loss": "mean squared error"}
+    states = {"w": data.w, "lr": np.array(data.lr, "f4")}
+    return runtime.export(regression, tmp_path_factory.mktemp("package"), states, notes=notes)
+
+
+@pytest.fixture
+def copy(exported, tmp_path):
+    """A package of one's own to damage."""
+    return Path(shutil.copytree(exported, tmp_path / "copy"))
+
+
+def losses_of(loaded, data, steps):
+    return np.array([loaded.step(data.x, data.y) for _ in range(steps)], "f4")
+
+
+def compile_c(folder, source, *libraries, compiler="cc", flags=STRICT):
+    """Compile ``source`` against the package in ``folder`` and return the program."""
+    program = folder / Path(source).stem
+    command = [
+        compiler,
+        *flags,
+        "-I",
+        str(folder),
+        str(source),
+        *libraries,
+        "-lm",
+        "-lpthread",
+        f"-Wl,-rpath,{folder}",
+        "-o",
+        str(program),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return program
+
+
+def test_loaded_package_trains_as_built(regression, exported, data, kit):
+    context = regression.context(2)
+    context.state("lr")[...] = data.lr
+    built = [context.run("step", {"x": data.x, "y": data.y})["loss"] for _ in range(kit.steps)]
+    loaded = runtime.load(exported, num_threads=2)
+    assert np.array_equal(built, losses_of(loaded, data, kit.steps))
+    np.testing.assert_allclose(built, kit.reference(data.x, data.y, data.w, data.lr, kit.steps)[0], rtol=1e-5)
+    assert np.array_equal(loaded.state("w"), context.state("w"))
+    out = loaded.run("evaluate", {"x": data.x, "y": data.y})["loss"]
+    assert out == loaded.call("evaluate", data.x, data.y) < built[-1]
+
+
+def test_checkpoint_round_trip(exported, data, tmp_path):
+    first = runtime.load(exported)
+    losses_of(first, data, 5)
+    first.save(tmp_path / "c.safetensors")
+    second = runtime.load(exported)
+    second.restore(tmp_path / "c.safetensors")
+    assert np.array_equal(losses_of(first, data, 3), losses_of(second, data, 3))
+    st = pytest.importorskip("safetensors.numpy")
+    assert np.array_equal(st.load_file(tmp_path / "c.safetensors")["lr"], np.array(data.lr, "f4"))
+
+
+def test_safetensors_of_every_type(tmp_path):
+    st = pytest.importorskip("safetensors.numpy")
+    kinds = ["f2", "f4", "f8", "?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8"]
+    arrays = {f"a.{k}": np.arange(6).reshape(2, 3).astype(k) for k in kinds} | {
+        "scalar": np.array(3.5, "f4"),
+        "none": np.zeros((0, 4), "f4"),
+    }
+    safetensors.save(tmp_path / "ours", arrays)
+    st.save_file(arrays, tmp_path / "theirs")
+    for got in (st.load_file(tmp_path / "ours"), safetensors.load(tmp_path / "theirs")):
+        assert got.keys() == arrays.keys()
+        assert all(np.array_equal(got[n], a) and got[n].dtype == a.dtype for n, a in arrays.items())
+
+
+@pytest.mark.parametrize("library", ["shared", "static"])
+def test_c_program_trains(exported, data, kit, tmp_path, library):
+    folder = Path(shutil.copytree(exported, tmp_path / "p"))
+    links = {"shared": ["-L.", "-lregress"], "static": ["libregress.a"]}[library]
+    program = compile_c(folder, folder / "main.c", *links, flags=("-std=c11", "-Wall", "-Wextra", "-Werror", "-pedantic"))
+    data.x.tofile(folder / "x.bin")
+    data.y.tofile(folder / "y.bin")
+    done = subprocess.run([program, str(kit.steps), "x.bin", "y.bin"], cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    losses = np.array([line.split()[1] for line in done.stdout.splitlines()], "f4")
+    loaded = runtime.load(exported)
+    assert np.array_equal(losses, losses_of(loaded, data, kit.steps))
+    # what C wrote, Python reads: both continue alike
+    restored = runtime.load(exported)
+    restored.restore(folder / "checkpoint.safetensors")
+    assert np.array_equal(losses_of(restored, data, 2), losses_of(loaded, data, 2))
+
+
+def test_fresh_process_imports_no_tvm(exported, data, tmp_path):
+    np.savez(tmp_path / "in.npz", x=data.x, y=data.y)
+    code = f"""
+import sys
+import numpy as np
+from tilegrad import runtime
+d = np.load({str(tmp_path / "in.npz")!r})
+m = runtime.load({str(exported)!r})
+print([float(m.step(d["x"], d["y"])) for _ in range(3)])
+m.save({str(tmp_path / "c.safetensors")!r})
+assert not {{"tvm", "tvm_ffi", "torch", "safetensors", "platformdirs"}} & set(sys.modules)
+"""
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert out.returncode == 0, out.stderr
+    assert json.loads(out.stdout) == [float(v) for v in losses_of(runtime.load(exported), data, 3)]
+
+
+def test_deploy_install_needs_numpy_only(exported, data, tmp_path):
+    """What ``pip install --no-deps tilegrad`` beside NumPy gives: a new environment without anything else."""
+    venv.create(tmp_path / "env", symlinks=True)
+    site = next((tmp_path / "env").glob("lib/python*/site-packages"))
+    root = Path(np.__file__).parent
+    for package_dir in (root, root.parent / "numpy.libs"):
+        if package_dir.exists():
+            (site / package_dir.name).symlink_to(package_dir)
+    shutil.copytree(Path(runtime.__file__).parents[1], site / "tilegrad", ignore=shutil.ignore_patterns("__pycache__"))
+    np.savez(tmp_path / "in.npz", x=data.x, y=data.y)
+    code = f"""
+import importlib.util
+assert not any(importlib.util.find_spec(m) for m in ("tvm", "filelock", "platformdirs", "safetensors", "pytest"))
+import numpy as np, tilegrad
+from tilegrad import runtime
+d = np.load({str(tmp_path / "in.npz")!r})
+m = runtime.load({str(exported)!r})
+print([float(m.step(d["x"], d["y"])) for _ in range(3)])
+"""
+    env = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME")}
+    out = subprocess.run([tmp_path / "env/bin/python", "-c", code], capture_output=True, text=True, cwd=tmp_path, env=env)
+    assert out.returncode == 0, out.stderr
+    assert json.loads(out.stdout) == [float(v) for v in losses_of(runtime.load(exported), data, 3)]
+
+
+def test_header_is_for_people(exported):
+    text = (exported / "regress.h").read_text()
+    for line in (
+        'args[0]  input "x"  float32 [32, 5], read',
+        'args[2]  state "w"  float32 [5], read and written',
+        'args[3]  hyper "lr"  float32 scalar, read; learning rate, per step',
+        'args[4]  output "loss"  float32 scalar, written; mean squared error',
+        "step: One step of gradient descent.",
+        "static inline int regress_call_step(regress_context *ctx, const float *x, const float *y, float *loss)",
+        "REGRESS_STEP_ARG_LR = 3,",
+    ):
+        assert line in text
+
+
+def test_prefix_is_chosen_at_export(regression, data, tmp_path):
+    out = runtime.export(regression, tmp_path, {"w": data.w}, prefix="other")
+    assert (out / "libother.so").exists() and (out / "other.h").exists()
+    assert runtime.load(out).state("lr") == 0  # hyperparameters that are not given
+    assert runtime.load(out).library.manifest["prefix"] == "other"
+
+
+@pytest.mark.parametrize("kind", ["shared", "static"])
+def test_two_models_in_one_program(kit, tmp_path, kind):
+    for name, func in (("plus", kit.add), ("minus", kit.subtract)):
+        library = runtime.build(*kit.binary("op", func), kit.target, prefix=name)
+        runtime.export(library, tmp_path, {})
+    source = tmp_path / "both.c"
+    source.write_text(
+        """#include "plus.h"
+#include "minus.h"
+#include <stdio.h>
+int main(void) {
+  float x[64] = {5}, y[64];
+  plus_context *p = plus_context_create(1);
+  minus_context *m = minus_context_create(1);
+  if (!p || !m || plus_call_apply(p, x, y)) return 1;
+  printf("%g ", (double)y[0]);
+  if (minus_call_apply(m, x, y)) return 1;
+  printf("%g ", (double)y[0]);
+  /* a context of the other library, and a destroyed one, are refused */
+  printf("%d ", plus_call_apply((plus_context *)(void *)m, x, y));
+  plus_context_destroy(p);
+  printf("%d %s", plus_call_apply(p, x, y), plus_last_error(p));
+  return minus_context_destroy(m);
+}
+"""
+    )
+    links = ["-L.", "-lplus", "-lminus"] if kind == "shared" else ["libplus.a", "libminus.a"]
+    done = subprocess.run([compile_c(tmp_path, source, *links)], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "7 3 1 1 the context was destroyed")
+
+
+def test_static_library_shows_the_prefix_only(exported):
+    out = subprocess.run(
+        ["nm", "--defined-only", "-g", exported / "libregress.a"], capture_output=True, text=True, check=True
+    ).stdout
+    names = {line.split()[-1] for line in out.splitlines() if len(line.split()) == 3}
+    assert len(names) > 10 and all(n.startswith("regress_") for n in names)
+
+
+def test_c_refusals(exported, data, tmp_path):
+    folder = Path(shutil.copytree(exported, tmp_path / "p"))
+    source = folder / "refuse.c"
+    source.write_text(
+        """#include "regress.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#define SHOW(call) printf("%d %s\\n", call, regress_last_error(ctx))
+int main(void) {
+  static float x[32 * 5 + 1], y[32];
+  float loss, w[5] = {1, 2, 3, 4, 5};
+  size_t bytes = 0, need = regress_workspace_size(2);
+  regress_context *ctx = NULL;
+  SHOW(regress_step(ctx, NULL));
+  void *memory = calloc(1, need);
+  if (regress_context_create_in(2, memory, need - 1)) return 1;
+  printf("%s\\n", strstr(regress_last_error(NULL), "needed") ? "too small" : "?");
+  ctx = regress_context_create_in(2, memory, need);
+  if (!ctx || regress_num_threads(ctx) != 2) return 1;
+  SHOW(regress_step(ctx, NULL));
+  SHOW(regress_call_step(ctx, x, NULL, &loss));
+  SHOW(regress_call_step(ctx, (const float *)(const void *)((const char *)x + 1), y, &loss));
+  SHOW(regress_set_state(ctx, "v", w, sizeof w));
+  SHOW(regress_set_state(ctx, "w", w, 4));
+  SHOW(regress_set_hyper(ctx, "w", 1.0));
+  SHOW(regress_load(ctx, "no such file"));
+  SHOW(regress_load(ctx, "main.c"));
+  SHOW(regress_save(ctx, "no such folder/file"));
+  SHOW(regress_set_state(ctx, "w", w, sizeof w) || regress_set_hyper(ctx, "lr", 0.5));
+  float *own = regress_state(ctx, "w", &bytes);
+  printf("%d %g %g\\n", (int)bytes, (double)own[4], (double)*(float *)regress_state(ctx, "lr", NULL));
+  printf("%d\\n", regress_state(ctx, "v", NULL) == NULL);
+  regress_context_destroy(ctx);
+  free(memory);
+  return regress_context_destroy(NULL);
+}
+"""
+    )
+    done = subprocess.run([compile_c(folder, source, "-L.", "-lregress")], capture_output=True, text=True, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "1 the context is NULL",
+        "too small",
+        "3 step: argument 0 ('x') is NULL",
+        "3 step: argument 1 ('y') is NULL",
+        "3 step: argument 0 ('x') is not aligned to its element of 4 bytes",
+        "3 no state or hyperparameter 'v'",
+        "3 'w' has 20 bytes, got 4",
+        "3 'w' is not a scalar",
+        "7 no such file: No such file or directory",
+        "7 main.c: damaged: shorter than its header says",
+        "7 no such folder/file: No such file or directory",
+        "0 ",
+        "20 5 0.5",
+        "1",
+    ]
+
+
+def _edit(manifest_path, change):
+    manifest = json.loads(manifest_path.read_text())
+    change(manifest)
+    manifest["checksum"] = package.checksum(manifest)
+    manifest_path.write_text(json.dumps(manifest))
+
+
+def _flip(path):
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+DAMAGE = {
+    "no folder": (lambda p: shutil.rmtree(p), "No such file"),
+    "no manifest": (lambda p: (p / "manifest.json").unlink(), "manifest.json.*No such file"),
+    "cut manifest": (lambda p: (p / "manifest.json").write_text("{"), "damaged JSON"),
+    "other JSON": (lambda p: (p / "manifest.json").write_text("[]"), "another kind"),
+    "changed manifest": (
+        lambda p: (p / "manifest.json").write_text((p / "manifest.json").read_text().replace('"w"', '"v"')),
+        "wrong checksum",
+    ),
+    "other version": (lambda p: _edit(p / "manifest.json", lambda m: m.update(abi=99)), "ABI version 99"),
+    "other machine": (lambda p: _edit(p / "manifest.json", lambda m: m["target"].update(arch="sparc")), "code for sparc"),
+    "missing feature": (
+        lambda p: _edit(p / "manifest.json", lambda m: m["target"]["features"].append("avx9000")),
+        "needs avx9000",
+    ),
+    "flipped library": (lambda p: _flip(p / "libregress.so"), "libregress.so.*wrong checksum"),
+    "cut library": (
+        lambda p: (p / "libregress.so").write_bytes((p / "libregress.so").read_bytes()[:9000]),
+        "libregress.so.*wrong checksum",
+    ),
+    "no library": (lambda p: (p / "libregress.so").unlink(), "libregress.so.*No such file"),
+    "flipped parameters": (lambda p: _flip(p / "parameters.safetensors"), "parameters.safetensors.*wrong checksum"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_damaged_packages_are_refused_before_loading(copy, name, monkeypatch):
+    damage, message = DAMAGE[name]
+    damage(copy)
+    monkeypatch.setattr(runtime.library.ctypes, "CDLL", lambda *a: pytest.fail("the library was loaded"))
+    with pytest.raises(LibraryError, match=message):
+        runtime.load(copy)
+
+
+def test_library_for_another_machine_is_refused(copy, monkeypatch):
+    data = bytearray((copy / "libregress.so").read_bytes())
+    data[18:20] = (183).to_bytes(2, "little")  # aarch64
+    (copy / "libregress.so").write_bytes(data)
+    _edit(copy / "manifest.json", lambda m: m["files"].update({"libregress.so": package._described(bytes(data))}))
+    with pytest.raises(LibraryError, match="a file for aarch64.*x86_64"):
+        runtime.load(copy)
+
+
+def test_states_must_fit(regression, data, tmp_path):
+    for states, error, message in (
+        ({}, UsageError, "no 'w'"),
+        ({"w": data.w, "v": data.w}, UsageError, "unknown 'v'"),
+        ({"w": data.w[:3]}, ShapeError, r"state 'w'.*\(3,\).*\(5,\)"),
+        ({"w": data.w.astype("f8")}, DTypeError, "state 'w'.*float64"),
+    ):
+        with pytest.raises(error, match=message):
+            runtime.export(regression, tmp_path, states)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(LibraryError, match="export to"):
+        runtime.export(regression, tmp_path / "file", {"w": data.w})
+
+
+def test_checkpoints_that_do_not_fit(exported, data, tmp_path):
+    loaded = runtime.load(exported)
+    before = loaded.state("w").copy()
+    path = tmp_path / "c.safetensors"
+    for arrays, error in (
+        ({"lr": np.zeros((), "f4")}, UsageError),
+        ({"w": np.ones(4, "f4")}, ShapeError),
+        ({"w": np.ones(5)}, DTypeError),
+    ):
+        safetensors.save(path, arrays)
+        with pytest.raises(error):
+            loaded.restore(path)
+    for text in (b"", b"12345678", (100).to_bytes(8, "little") + b"{}", (2).to_bytes(8, "little") + b"[]"):
+        path.write_bytes(text)
+        with pytest.raises(LibraryError, match="damaged"):
+            loaded.restore(path)
+    with pytest.raises(LibraryError, match="No such file"):
+        loaded.restore(tmp_path / "nothing")
+    assert np.array_equal(loaded.state("w"), before)
+
+
+def test_wrong_calls_of_a_loaded_package(exported, data):
+    loaded = runtime.load(exported)
+    with pytest.raises(UsageError, match="1 inputs, expected 2: x, y"):
+        loaded.step(data.x)
+    with pytest.raises(UsageError, match="'stop'.*step, evaluate"):
+        loaded.call("stop")
+    with pytest.raises(LibraryError, match="exported library"):
+        runtime.export(loaded.library, "anywhere", {})
