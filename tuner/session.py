@@ -249,9 +249,9 @@ class Session:
         return abs(outcome.reference_s / s.reference_s - 1.0) > DRIFT
 
     def _keep(self, s: _State, i: int, outcome: Outcome) -> None:
-        w = s.task.workload.json()
+        w, costs = s.task.workload.json(), _rounded(outcome.costs_s)
         record = Record(
-            s.task.template.name, w, record_target(s.task.target, w), s.space.configs[i], outcome.status, outcome.costs_s,
+            s.task.template.name, w, record_target(s.task.target, w), s.space.configs[i], outcome.status, costs,
             self._mode(s.task), _now(), self._run, self._seed, self._versions, outcome.error[:500],
         )  # fmt: skip
         self._database.append(record)
@@ -301,7 +301,7 @@ class Session:
                     s.paths[i] = built.path
         top = [i for i in top if i in s.paths]
         outcomes = self._runner.compare(s.task, [s.paths[i] for i in top]) if top else []
-        return {i: o.costs_s for i, o in zip(top, outcomes, strict=True) if o.costs_s} or apart
+        return {i: costs for i, o in zip(top, outcomes, strict=True) if (costs := _rounded(o.costs_s))} or apart
 
     def _judge(self, s: _State, costs: Mapping[int, tuple[float, ...]], done: str | None) -> Verdict:
         """The fastest, if it beats the default by more than the spread; otherwise the default."""
@@ -355,6 +355,11 @@ class Session:
     def _close(self) -> None:
         self._builder.close()
         self._runner.close()
+
+
+def _rounded(costs: tuple[float, ...] | None) -> tuple[float, ...] | None:
+    """Six digits, so that logs stay readable; rounded before use, so that a resumed run sees the same numbers."""
+    return tuple(float(f"{c:.6g}") for c in costs) if costs else None
 
 
 def _now() -> str:

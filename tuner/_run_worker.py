@@ -1,0 +1,140 @@
+"""The process that measures: loads each candidate with the project's own runtime. ctypes and NumPy, no TVM.
+
+Started as ``python -m tilegrad.tuner._run_worker``; speaks JSON lines as ``_pipe`` does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tilegrad.runtime.library import Context, Library
+from tilegrad.tuner import timing
+from tilegrad.tuner._pipe import serve
+from tilegrad.tuner.check import difference
+
+ALIGN = 64
+"""Candidates are measured on arrays aligned like planned buffers."""
+
+
+class WrongAnswer(Exception):
+    """A result differs from the reference."""
+
+
+class Worker:
+    """The task at hand: inputs, reference results, thread count, cache mode."""
+
+    def __init__(self) -> None:
+        self._inputs: list[np.ndarray] = []
+        self._expected: list[np.ndarray] = []
+        self._threads, self._hot = 1, True
+        self._flush: np.ndarray | None = None
+
+    def task(self, reference: str, threads: int, mode: str, flush_bytes: int) -> dict[str, Any]:
+        """Load the arrays of a task and take the cores that it is to run on."""
+        with np.load(reference) as file:
+            self._inputs = [aligned(file[f"in{i}"]) for i in range(sum(n.startswith("in") for n in file.files))]
+            self._expected = [file[f"out{i}"] for i in range(sum(n.startswith("out") for n in file.files))]
+        self._threads, self._hot = threads, mode == "hot"
+        self._flush = None if self._hot else np.zeros(flush_bytes // 8)
+        with suppress(AttributeError, OSError):  # Linux only
+            os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
+        return {"status": "ok"}
+
+    def measure(self, path: str, best_s: float | None = None) -> dict[str, Any]:
+        """Check and time one candidate."""
+        with self._open(path) as candidate:
+            candidate.check(self._expected)
+            costs = timing.measure(candidate.timer, best_s, self._hot)
+            candidate.check(self._expected)
+        return {"status": "ok", "costs_s": costs}
+
+    def compare(self, paths: list[str]) -> dict[str, Any]:
+        """Time several candidates in turns."""
+        candidates = [self._open(p) for p in paths]
+        try:
+            costs = timing.compare([c.timer for c in candidates], self._hot)
+        finally:
+            for c in candidates:
+                c.close()
+        return {"status": "ok", "costs_s": costs}
+
+    def _open(self, path: str) -> Candidate:
+        described = json.loads(Path(path).read_text())
+        library = Library(Path(described["library"]), described["manifest"])
+        return Candidate(library.context(self._threads), self._inputs, self._flush)
+
+
+class Candidate:
+    """A loaded library with arrays for its one entry."""
+
+    def __init__(self, context: Context, inputs: list[np.ndarray], flush: np.ndarray | None) -> None:
+        self._context, self._flush = context, flush
+        ports = context.library.entries["run"]
+        self._dtypes = [p.dtype for p in ports[len(inputs) :]]
+        self.args = {p.name: x for p, x in zip(ports, inputs, strict=False)}
+        from tilegrad.runtime.program import numpy_dtype
+
+        self._outputs = [aligned(np.zeros(p.shape, numpy_dtype(p.dtype))) for p in ports[len(inputs) :]]
+        self.args |= {p.name: x for p, x in zip(ports[len(inputs) :], self._outputs, strict=True)}
+
+    def check(self, expected: list[np.ndarray]) -> None:
+        """Run once on outputs full of nonsense. Raises WrongAnswer."""
+        for x in self._outputs:
+            x.view(np.uint8).reshape(-1)[...] = 0xFF if x.dtype != bool else 1
+        self._context.run("run", self.args)
+        for i, (x, y, dtype) in enumerate(zip(self._outputs, expected, self._dtypes, strict=True)):
+            wrong = difference(x, y, dtype)
+            if wrong:
+                raise WrongAnswer(f"output {i}: {wrong}")
+
+    def timer(self, number: int) -> float:
+        """Seconds of one of ``number`` runs in a row; caches are emptied first in cold mode."""
+        if self._flush is not None:
+            self._flush += 1.0
+            prepared = self._context.prepare("run", self.args)
+            import time
+
+            start = time.perf_counter()
+            prepared()
+            return time.perf_counter() - start
+        return self._context.benchmark("run", self.args, number, 1)[0]
+
+    def close(self) -> None:
+        """Stop the candidate's threads."""
+        self._context.close()
+
+    def __enter__(self) -> Candidate:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def aligned(x: np.ndarray) -> np.ndarray:
+    """A C-contiguous copy that starts at a multiple of ALIGN bytes."""
+    raw = np.empty(x.nbytes + ALIGN, np.uint8)
+    start = -raw.ctypes.data % ALIGN
+    out = raw[start : start + x.nbytes].view(x.dtype).reshape(x.shape)
+    out[...] = x
+    return out
+
+
+def answering(worker: Worker, path: str, best_s: float | None = None) -> dict[str, Any]:
+    """``measure`` with a wrong result as a status."""
+    try:
+        return worker.measure(path, best_s)
+    except WrongAnswer as e:
+        return {"status": "wrong_answer", "error": str(e)}
+
+
+if __name__ == "__main__":
+    with suppress(OSError):  # where memory runs out, this process goes first
+        Path("/proc/self/oom_score_adj").write_text("1000")
+    main = Worker()
+    serve({"task": main.task, "measure": lambda **kw: answering(main, **kw), "compare": main.compare})
