@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tilegrad._base.target import Target
 from tilegrad._base.tvm import tirx
+from tilegrad.schedules.elementwise import TEMPLATE as ELEMENTWISE
 from tilegrad.schedules.finish import finish
 from tilegrad.schedules.opaque import OpaqueTemplate
 from tilegrad.schedules.template import Config, Scheduled, Template, Workload
@@ -17,7 +18,7 @@ def _templates() -> tuple[Template, ...]:
         found.append(contraction)
     except ImportError:
         pass
-    return (*found, OpaqueTemplate())
+    return (*found, ELEMENTWISE, OpaqueTemplate())
 
 
 TEMPLATES: tuple[Template, ...] = _templates()

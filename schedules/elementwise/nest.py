@@ -1,0 +1,212 @@
+"""One loop nest that computes spatial stages of one shape in a single pass."""
+
+from __future__ import annotations
+
+import math as pymath
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tilegrad._base.target import Target
+from tilegrad._base.tvm import tirx
+from tilegrad.schedules.body import Access, Body, Evaluator, Views, elements
+from tilegrad.schedules.finish import element_bytes
+from tilegrad.schedules.loops import (
+    PARALLEL_WORK,
+    Dim,
+    Emit,
+    collapse,
+    fused,
+    lane_loop,
+    loop,
+    segments,
+    seq,
+    spans,
+    split_threads,
+)
+from tilegrad.schedules.stages import Iter, Stage, id_of, substitute
+from tilegrad.schedules.template import Config
+
+
+def elementwise_nest(
+    outputs: Sequence[Stage], inlined: Mapping[int, Stage], views: Views, config: Config, target: Target
+) -> list[tirx.Stmt]:
+    """Statements that compute ``outputs`` (spatial, of one shape) with everything in ``inlined`` computed on the way."""
+    return _Nest(outputs, inlined, views, config, target).build()
+
+
+class _Nest:
+    def __init__(
+        self, outputs: Sequence[Stage], inlined: Mapping[int, Stage], views: Views, config: Config, target: Target
+    ) -> None:
+        self._outputs, self._inlined, self._views, self._target = outputs, inlined, views, target
+        self._iters = outputs[0].spatial or (Iter(tirx.Var("u", "int32"), 1),)
+        self._dtype = str(self._iters[-1].var.ty.dtype)
+        self._whole = self._evaluate({})
+        self._dims = collapse(self._iters, self._whole.accesses, self._whole.free)
+        width = max(element_bytes(s.dtype) for s in outputs)
+        self._native = max(1, target.vector_bytes // width)
+        self._lanes = self._native * int(config["vector"])
+        self._tile = int(config["tile"])
+        work = pymath.prod(d.extent for d in self._dims) * self._whole.weight
+        self._threads = target.threads if config["parallel"] and work >= PARALLEL_WORK else 1
+
+    def _evaluate(self, ranges: Mapping[int, tuple[int, int]]) -> Body:
+        """The body over the common index variables, stores' accesses included."""
+        evaluator = Evaluator(self._iters, self._inlined, self._views, ranges=ranges)
+        for stage in self._outputs:
+            place = {i.var: c.var for i, c in zip(stage.spatial, self._iters, strict=False)}
+            evaluator.add(substitute(stage.body, place))
+            stride, coefs = 1, {}
+            for it in reversed(self._iters):
+                coefs[id_of(it.var)] = stride
+                stride *= it.extent
+            view = self._views.declare(stage.buffer)
+            evaluator.body.accesses.append(Access(view, coefs, frozenset(), elements(stage.buffer)))
+        return evaluator.body
+
+    def build(self) -> list[tirx.Stmt]:
+        lane = self._dims[-1]
+        out: list[tirx.Stmt] = []
+        for low, high in segments(lane.extent, self._whole.cuts.get(id_of(lane.var), set())):
+            body = self._whole if high - low == lane.extent else self._evaluate({id_of(lane.var): (low, high)})
+            out.append(self._segment(body, low, high))
+        return out
+
+    def _segment(self, body: Body, low: int, high: int) -> tirx.Stmt:
+        """Loops over everything, the innermost dimension within [low, high)."""
+        outer, lane = self._dims[:-1], self._dims[-1]
+        emit = Emit(body)
+        top = emit.ready()
+        across = _transposed(body.accesses, outer, lane)
+        if across is not None and self._tile > 1:
+            return seq([*top, self._tiled(emit, outer, across, lane, low, high)])
+        if self._threads == 1:
+            return seq([*top, self._serial(emit, outer, lambda e: self._lane_spans(e, lane, low, high))])
+        count = split_threads([d.extent for d in outer], self._threads)
+        rows = pymath.prod(d.extent for d in outer[:count])
+        parts = 1 if rows >= 8 * self._threads else self._threads // pymath.gcd(rows, self._threads)
+        p = tirx.Var("p", self._dtype)
+        row = p if parts == 1 else tirx.floordiv(p, parts)
+        part = tirx.floormod(p, parts)
+        binds: list[tirx.Stmt] = []
+        for dim, value in zip(outer[:count], fused(row, [d.extent for d in outer[:count]]), strict=True):
+            binds += emit.enter(dim, value)
+
+        def inner(e: Emit) -> list[tirx.Stmt]:
+            return self._lane_spans(e, lane, low, high, (part, parts) if parts > 1 else None)
+
+        work = self._serial(emit, outer[count:], inner)
+        return seq([*top, loop(p, rows * parts, seq([*binds, work]), tirx.ForKind.PARALLEL)])
+
+    def _serial(self, emit: Emit, dims: Sequence[Dim], inner: Any) -> tirx.Stmt:
+        """Plain loops over ``dims`` around ``inner``."""
+        if not dims:
+            return seq(inner(emit))
+        var = tirx.Var("i", self._dtype)
+        binds = emit.enter(dims[0], var)
+        return loop(var, dims[0].extent, seq([*binds, self._serial(emit, dims[1:], inner)]))
+
+    def _lane_spans(self, emit: Emit, lane: Dim, low: int, high: int, part: tuple[Any, int] | None = None) -> list[tirx.Stmt]:
+        """The innermost dimension by vectors and their tail; with ``part`` only that share of it."""
+        out: list[tirx.Stmt] = []
+        vector = id_of(lane.var) not in emit.body.scalar
+        for start, count, width in spans(high - low, self._lanes, self._native):
+            first = low + start
+            if part is not None and count > 1:
+                index, parts = part
+                begin = tirx.floordiv(index * count, parts)
+                extent = tirx.floordiv((index + 1) * count, parts) - begin
+                out.append(self._vectors(emit, lane, first, begin, extent, width, vector))
+            elif part is not None:
+                body = self._vectors(emit, lane, first, 0, count, width, vector)
+                out.append(tirx.IfThenElse(tirx.EQ(part[0], part[1] - 1), body, None))
+            else:
+                out.append(self._vectors(emit, lane, first, 0, count, width, vector))
+        return out
+
+    def _vectors(self, emit: Emit, lane: Dim, first: int, begin: Any, count: Any, width: int, vector: bool) -> tirx.Stmt:
+        var = tirx.Var("j", self._dtype)
+        single = isinstance(count, int) and count == 1
+        base = tirx.const(first, self._dtype) if single else var * width + first
+
+        def body(index: Any) -> list[tirx.Stmt]:
+            e = emit.lanes(index, width)
+            return [*e.enter(lane, base + index), *self._stores(e)]
+
+        work = lane_loop(width, self._dtype, body, vector)
+        return work if single else loop(var, count, work, start=begin)
+
+    def _stores(self, emit: Emit) -> list[tirx.Stmt]:
+        """All values first, then all stores: an output may lie where an input does."""
+        values: list[tirx.Stmt] = []
+        stores: list[tirx.Stmt] = []
+        offset: Any = tirx.const(0, self._dtype)
+        stride = 1
+        for it in reversed(self._iters):
+            offset = it.var * stride + offset if stride > 1 else it.var + offset
+            stride *= it.extent
+        place = emit.at(offset)
+        for stage, result in zip(self._outputs, emit.body.results, strict=True):
+            value = emit.at(result)
+            if len(self._outputs) > 1 and str(value.ty.dtype) != "bool":
+                named, value = emit.name(value)
+                values += named
+            stores.append(tirx.BufferStore(self._views.declare(stage.buffer), value, [place]))
+        return values + stores
+
+    def _tiled(self, emit: Emit, outer: Sequence[Dim], across: Dim, lane: Dim, low: int, high: int) -> tirx.Stmt:
+        """Tiles of ``across`` x ``lane``, so that lines read along ``across`` are used up while they are near."""
+        tile = self._tile
+        others = [d for d in outer if d is not across]
+        span = high - low
+        blocks = -(-across.extent // tile), -(-span // tile)
+        extents = [d.extent for d in others] + list(blocks)
+        p = tirx.Var("p", self._dtype)
+        *places, a_block, l_block = fused(p, extents)
+        binds: list[tirx.Stmt] = []
+        for dim, value in zip(others, places, strict=True):
+            binds += emit.enter(dim, value)
+        a_full, l_full = across.extent // tile, span // tile
+        a_cases = [(tirx.LT(a_block, a_full), tile), (None, across.extent % tile)]
+        l_cases = [(tirx.LT(l_block, l_full), tile), (None, span % tile)]
+
+        def at(rows: int, width: int) -> tirx.Stmt:
+            a = tirx.Var("a", self._dtype)
+            e = emit.copy()
+            inside = e.enter(across, a_block * tile + a)
+            first = l_block * tile + low
+            work: list[tirx.Stmt] = []
+            for start, count, lanes in spans(width, self._lanes, self._native):
+                for k in range(count):
+                    work.append(self._tile_row(e, lane, first + (start + k * lanes), lanes))
+            return loop(a, rows, seq([*inside, *work]))
+
+        def lanes_of(rows: int) -> tirx.Stmt | None:
+            return _cases([(c, at(rows, w)) for c, w in l_cases if w])
+
+        work = _cases([(c, lanes_of(r)) for c, r in a_cases if r])
+        kind = tirx.ForKind.PARALLEL if self._threads > 1 else tirx.ForKind.SERIAL
+        return loop(p, pymath.prod(extents), seq([*binds, work]), kind)
+
+    def _tile_row(self, emit: Emit, lane: Dim, first: Any, lanes: int) -> tirx.Stmt:
+        def body(index: Any) -> list[tirx.Stmt]:
+            e = emit.lanes(index, lanes)
+            return [*e.enter(lane, first + index), *self._stores(e)]
+
+        return lane_loop(lanes, self._dtype, body, id_of(lane.var) not in emit.body.scalar)
+
+
+def _cases(cases: Sequence[tuple[Any, tirx.Stmt]]) -> tirx.Stmt:
+    """The first statement whose condition holds; the last one needs none."""
+    (condition, first), *rest = cases
+    return first if not rest else tirx.IfThenElse(condition, first, _cases(rest))
+
+
+def _transposed(accesses: Sequence[Access], outer: Sequence[Dim], lane: Dim) -> Dim | None:
+    """The dimension along which some read is contiguous while it strides along ``lane``."""
+    for access in accesses:
+        if abs(access.coef(lane.var)) > 8:
+            for dim in outer:
+                if access.coef(dim.var) == 1 and dim.extent > 1:
+                    return dim
+    return None
