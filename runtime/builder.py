@@ -69,9 +69,8 @@ class Recipe:
         path = cache.get(f"libraries/{key}.so")
         if path is None:
             path = cache.put(f"libraries/{key}.so", self._link())
-            cache.trim()
             log.info("built %s (%d kernels) in %.2f s", path, len(self._used), time.perf_counter() - start)
-        return Library(path, self._manifest, self)
+        return Library(path, self.manifest, self)
 
     def static_library(self) -> bytes:
         """The archive. Names that only its own objects share begin with ``<prefix>__`` in it and are hidden."""
@@ -89,7 +88,8 @@ class Recipe:
         return chosen
 
     @cached_property
-    def _manifest(self) -> dict[str, Any]:
+    def manifest(self) -> dict[str, Any]:
+        """What the library will say about itself."""
         from tilegrad._base.tvm import tvm
 
         return manifests.make(self.programs, self.target, self.prefix, tvm.__version__)
@@ -100,7 +100,7 @@ class Recipe:
 
     @cached_property
     def _source(self) -> emit.Source:
-        return emit.emit(self.programs, self._symbols, self._manifest)
+        return emit.emit(self.programs, self._symbols, self.manifest)
 
     def _objects(self, work: Path) -> list[Path]:
         """Objects of the tables (in ``work``), the runtime and the kernels."""

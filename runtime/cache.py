@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import logging
 import os
 import shutil
@@ -20,6 +21,7 @@ from tilegrad._base.errors import LibraryError, UsageError
 
 log = logging.getLogger(__name__)
 
+_puts = itertools.count()
 _TRAILER = hashlib.sha256().digest_size
 
 
@@ -81,6 +83,8 @@ def put(name: str, data: bytes) -> Path:
         raise LibraryError(
             f"cache entry {path}", str(e), hint="Free some space or set TILEGRAD_CACHE_DIR to another folder."
         ) from e
+    if next(_puts) % 64 == 0:
+        trim()
     return path
 
 

@@ -15,8 +15,9 @@ import pytest
 
 from tilegrad import runtime
 from tilegrad._base.errors import DTypeError, LibraryError, ShapeError, UsageError
-from tilegrad.runtime import package, safetensors
+from tilegrad.runtime import builder, header, package, safetensors
 
+C = Path(__file__).parent / "c"
 STRICT = ("-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic")
 
 
@@ -181,29 +182,8 @@ def test_two_models_in_one_program(kit, tmp_path, kind):
     for name, func in (("plus", kit.add), ("minus", kit.subtract)):
         library = runtime.build(*kit.binary("op", func), kit.target, prefix=name)
         runtime.export(library, tmp_path, {})
-    source = tmp_path / "both.c"
-    source.write_text(
-        """#include "plus.h"
-#include "minus.h"
-#include <stdio.h>
-int main(void) {
-  float x[64] = {5}, y[64];
-  plus_context *p = plus_context_create(1);
-  minus_context *m = minus_context_create(1);
-  if (!p || !m || plus_call_apply(p, x, y)) return 1;
-  printf("%g ", (double)y[0]);
-  if (minus_call_apply(m, x, y)) return 1;
-  printf("%g ", (double)y[0]);
-  /* a context of the other library, and a destroyed one, are refused */
-  printf("%d ", plus_call_apply((plus_context *)(void *)m, x, y));
-  plus_context_destroy(p);
-  printf("%d %s", plus_call_apply(p, x, y), plus_last_error(p));
-  return minus_context_destroy(m);
-}
-"""
-    )
     links = ["-L.", "-lplus", "-lminus"] if kind == "shared" else ["libplus.a", "libminus.a"]
-    done = subprocess.run([compile_c(tmp_path, source, *links)], capture_output=True, text=True)
+    done = subprocess.run([compile_c(tmp_path, C / "both.c", *links)], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "7 3 1 1 the context was destroyed")
 
 
@@ -217,44 +197,7 @@ def test_static_library_shows_the_prefix_only(exported):
 
 def test_c_refusals(exported, data, tmp_path):
     folder = Path(shutil.copytree(exported, tmp_path / "p"))
-    source = folder / "refuse.c"
-    source.write_text(
-        """#include "regress.h"
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#define SHOW(call) printf("%d %s\\n", call, regress_last_error(ctx))
-int main(void) {
-  static float x[32 * 5 + 1], y[32];
-  float loss, w[5] = {1, 2, 3, 4, 5};
-  size_t bytes = 0, need = regress_workspace_size(2);
-  regress_context *ctx = NULL;
-  SHOW(regress_step(ctx, NULL));
-  void *memory = calloc(1, need);
-  if (regress_context_create_in(2, memory, need - 1)) return 1;
-  printf("%s\\n", strstr(regress_last_error(NULL), "needed") ? "too small" : "?");
-  ctx = regress_context_create_in(2, memory, need);
-  if (!ctx || regress_num_threads(ctx) != 2) return 1;
-  SHOW(regress_step(ctx, NULL));
-  SHOW(regress_call_step(ctx, x, NULL, &loss));
-  SHOW(regress_call_step(ctx, (const float *)(const void *)((const char *)x + 1), y, &loss));
-  SHOW(regress_set_state(ctx, "v", w, sizeof w));
-  SHOW(regress_set_state(ctx, "w", w, 4));
-  SHOW(regress_set_hyper(ctx, "w", 1.0));
-  SHOW(regress_load(ctx, "no such file"));
-  SHOW(regress_load(ctx, "main.c"));
-  SHOW(regress_save(ctx, "no such folder/file"));
-  SHOW(regress_set_state(ctx, "w", w, sizeof w) || regress_set_hyper(ctx, "lr", 0.5));
-  float *own = regress_state(ctx, "w", &bytes);
-  printf("%d %g %g\\n", (int)bytes, (double)own[4], (double)*(float *)regress_state(ctx, "lr", NULL));
-  printf("%d\\n", regress_state(ctx, "v", NULL) == NULL);
-  regress_context_destroy(ctx);
-  free(memory);
-  return regress_context_destroy(NULL);
-}
-"""
-    )
-    done = subprocess.run([compile_c(folder, source, "-L.", "-lregress")], capture_output=True, text=True, cwd=folder)
+    done = subprocess.run([compile_c(folder, C / "refuse.c", "-L.", "-lregress")], capture_output=True, text=True, cwd=folder)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [
         "1 the context is NULL",
@@ -272,6 +215,39 @@ int main(void) {
         "20 5 0.5",
         "1",
     ]
+
+
+@pytest.mark.parametrize("library", [["-L.", "-lregress"], ["libregress.a"]], ids=["shared", "static"])
+def test_steps_allocate_nothing(exported, tmp_path, library):
+    folder = Path(shutil.copytree(exported, tmp_path / "p"))
+    done = subprocess.run([compile_c(folder, C / "steps.c", *library)], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "0 0\n"), done.stderr
+
+
+@pytest.mark.parametrize("sanitizer", ["address,undefined", "thread"])
+def test_sanitizers(kit, data, tmp_path, sanitizer):
+    """The runtime and the tables instrumented, the program too; any report ends it with an error."""
+    flags = (f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all", "-g", "-Werror")
+    library = builder.Recipe(kit.regression, kit.regression_kernels, kit.target, "regress", flags)
+    (tmp_path / "libregress.a").write_bytes(library.static_library())
+    (tmp_path / "regress.h").write_text(header.header(library.manifest, {}))
+    shutil.copy(C / "stress.c", tmp_path)
+    program = compile_c(tmp_path, tmp_path / "stress.c", "libregress.a", flags=("-std=c11", *flags))
+    done = subprocess.run([program], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0 and not done.stderr, done.stderr
+    assert float(done.stdout) < 0.1
+
+
+def test_runtime_without_threads(kit, data, tmp_path):
+    """-DTG_NO_THREADS: no pthreads, no atomics, no warnings, the same values."""
+    flags = ("-DTG_NO_THREADS", "-Werror", "-pedantic")
+    library = runtime.build(kit.regression, kit.regression_kernels, kit.target, prefix="regress", cflags=flags)
+    symbols = subprocess.run(["nm", "-D", "--undefined-only", library.path], capture_output=True, text=True, check=True).stdout
+    assert "pthread" not in symbols and "tls" not in symbols
+    context = library.context(4)
+    context.state("lr")[...] = data.lr
+    losses = [context.run("step", {"x": data.x, "y": data.y})["loss"] for _ in range(kit.steps)]
+    np.testing.assert_allclose(losses, kit.reference(data.x, data.y, data.w, data.lr, kit.steps)[0], rtol=1e-5)
 
 
 def _edit(manifest_path, change):
