@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from tilegrad import runtime, schedules, tuning_logs
 from tilegrad._base.target import Target
+from tilegrad.relax_ext import build_cache
 from tilegrad.relax_ext.graph import Graph
 from tilegrad.relax_ext.pipeline import lower
 from tilegrad.runtime.program import Program
@@ -25,23 +27,28 @@ class Choice:
     """Which config a kernel got and where it came from (see ``tuning_logs.SOURCES``)."""
 
     template: str
-    workload: schedules.Workload
-    config: schedules.Config
+    workload: Mapping[str, Any]
+    config: Mapping[str, Any]
     source: str
 
 
-@dataclass(frozen=True)
 class Build:
-    """A library with the Programs and choices that made it."""
+    """A library, the Graphs and target it is for, and which config each kernel got."""
 
-    library: runtime.Library
-    programs: Mapping[str, Program]
-    choices: Mapping[str, Choice]
+    def __init__(
+        self, library: runtime.Library, graphs: Mapping[str, Graph], target: Target, choices: Mapping[str, Choice]
+    ) -> None:
+        self.library, self.graphs, self.target, self.choices = library, graphs, target, choices
+
+    @cached_property
+    def programs(self) -> Mapping[str, Program]:
+        """The Program of each Graph; lowered again when the library came from the cache."""
+        return {name: lower(graph, name) for name, graph in self.graphs.items()}
 
     def summary(self) -> str:
-        """One line: how many kernels came from where."""
+        """One line: how many kernels came from where, and what to do about those without a tuned config."""
         sources = [c.source for c in self.choices.values()]
-        counts = ", ".join(f"{sources.count(s)} {s}" for s in sorted(set(sources)))
+        counts = ", ".join(f"{sources.count(s)} {s}" for s in tuning_logs.SOURCES if s in sources)
         return f"{len(sources)} kernels: {counts}"
 
 
@@ -54,29 +61,40 @@ def build_graphs(
 ) -> Build:
     """Compile named Graphs into one Library whose entries share states by name.
 
-    Raises TargetError, UnsupportedOperatorError (all operators at once), LibraryError (no compiler).
+    An equal build before, in any process, is found in the cache by what went into it.
+    Raises TargetError, UnsupportedOperatorError (all operators at once), TuningError (a given log that cannot be read),
+    LibraryError (no compiler).
     """
     machine = Target.parse(target, num_threads)
-    programs = {name: lower(graph, name) for name, graph in graphs.items()}
-    return build_programs(programs, machine, logs, prefix)
-
-
-def build_programs(programs: Mapping[str, Program], target: Target, logs: Logs = None, prefix: str = "tg") -> Build:
-    """Schedule every distinct kernel once and build the Library."""
-    kernels = {name: func for p in programs.values() for name, func in p.kernels.items()}
     records = tuning_logs.Records.load(logs)
-    choices = {name: choose(func, target, records) for name, func in kernels.items()}
-    scheduled = {name: schedules.schedule(func, target, choices[name].config) for name, func in kernels.items()}
-    build = Build(runtime.build(programs, scheduled, target, prefix=prefix), programs, choices)
+    key = build_cache.key(graphs, machine, prefix, build_cache.log_files(logs))
+    found = build_cache.get(key)
+    if found is not None:
+        library, entry = found
+        choices = {name: Choice(**c) for name, c in entry["choices"].items()}
+        return Build(runtime.Library(library, entry["manifest"]), graphs, machine, choices)
+    programs = {name: lower(graph, name) for name, graph in graphs.items()}
+    choices, scheduled = _schedule(programs, machine, records)
+    built = runtime.build(programs, scheduled, machine, prefix=prefix)
+    entry = {"manifest": built.manifest, "choices": {name: asdict(c) for name, c in choices.items()}}
+    build_cache.put(key, built.path, entry)
+    build = Build(built, graphs, machine, choices)
+    build.programs = programs
     log.info("%s", build.summary())
     return build
 
 
-def choose(func: Any, target: Target, records: tuning_logs.Records) -> Choice:
-    """The best known config of a kernel, else its template's analytic default."""
-    template, workload = schedules.task_of(func)
-    hit = records.choose(template, workload, target)
-    return Choice(template.name, workload, hit.config, hit.source)
+def _schedule(
+    programs: Mapping[str, Program], target: Target, records: tuning_logs.Records
+) -> tuple[dict[str, Choice], dict[str, schedules.Scheduled]]:
+    """Every distinct kernel with the best known config."""
+    choices, scheduled = {}, {}
+    for name, func in {n: f for p in programs.values() for n, f in p.kernels.items()}.items():
+        template, workload = schedules.task_of(func)
+        hit = records.choose(template, workload, target)
+        choices[name] = Choice(template.name, workload.json(), hit.config, hit.source)
+        scheduled[name] = schedules.schedule(func, target, hit.config)
+    return choices, scheduled
 
 
 def compile_graphs(

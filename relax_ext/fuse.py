@@ -261,7 +261,11 @@ def _emit_group(low: Lowered, bb: relax.BlockBuilder, group: _Group, new: dict, 
                 inner_of[a] = relax.Var(a.name, a.ty)
                 params.append(inner_of[a])
                 outer.append(new.get(a, a))
-            args.append(inner_of.get(a, a) if isinstance(a, relax.Var) else a)
+            elif not isinstance(a, relax.Var):  # FuseTIR takes no constants inside: they come in as arguments
+                params.append(relax.Var("const", a.ty))
+                outer.append(a)
+                a = params[-1]
+            args.append(inner_of.get(a, a))
         call = ir.Call(n.call.op, [n.call.args[0], relax.Tuple(args), *n.call.args[2:]], n.call.attrs, n.call.ty_args)
         inner_of[n.outs[0]] = inner.emit(call)
     result = inner_of[outs[0]] if len(outs) == 1 else relax.Tuple([inner_of[o] for o in outs])

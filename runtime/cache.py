@@ -22,6 +22,9 @@ from tilegrad._base.errors import LibraryError, UsageError
 log = logging.getLogger(__name__)
 
 _puts = itertools.count()
+ROOMS = ("objects", "libraries", "builds")
+"""Folders of the cache: kernels, libraries, and what the graph side keeps about whole builds."""
+
 _TRAILER = hashlib.sha256().digest_size
 
 
@@ -108,7 +111,7 @@ def info() -> Info:
 def clear() -> Info:
     """Remove everything; returns what was there."""
     before = info()
-    for room in ("objects", "libraries"):
+    for room in ROOMS:
         shutil.rmtree(settings.cache_dir() / room, ignore_errors=True)
     return before
 
@@ -122,7 +125,7 @@ def _limit_bytes() -> int:
 
 def _entries() -> list[tuple[Path, float, int]]:
     found = []
-    for room in ("objects", "libraries"):
+    for room in ROOMS:
         for path in (settings.cache_dir() / room).glob("*"):
             with contextlib.suppress(OSError):
                 stat = path.stat()

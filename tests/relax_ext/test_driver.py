@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from tests.relax_ext.interpreter import run
 from tests.relax_ext.test_lowering import arrays, mlp_numpy, mlp_step
 from tilegrad._base.tvm import relax
+from tilegrad.relax_ext import driver
 from tilegrad.relax_ext.driver import build_graphs
-from tilegrad.relax_ext.graph import GraphBuilder
+from tilegrad.relax_ext.graph import Graph, GraphBuilder
 
 op = relax.op
 
@@ -57,3 +60,25 @@ def test_summary_counts_kernels_by_source() -> None:
     x = b.input("x", (4, 4), "float32")
     b.output("y", b.emit(op.exp(x)))
     assert build_graphs({"f": b.finish()}, logs=[]).summary() == "1 kernels: 1 default"
+
+
+def test_second_build_lowers_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILEGRAD_CACHE_DIR", str(tmp_path))
+
+    def graph(scale: float) -> Graph:
+        b = GraphBuilder()
+        x = b.input("x", (4, 4), "float32")
+        b.output("y", b.emit(op.multiply(x, relax.const(scale, "float32"))))
+        return b.finish()
+
+    first = build_graphs({"f": graph(2.0)}, logs=[])
+    with monkeypatch.context() as m:
+        m.setattr(driver, "lower", lambda *_: pytest.fail("lowered again"))
+        again = build_graphs({"f": graph(2.0)}, logs=[])
+    assert (again.library.path, again.choices) == (first.library.path, first.choices)
+    assert again.programs["f"].text() == first.programs["f"].text()
+    other = build_graphs({"f": graph(3.0)}, logs=[])  # another constant is another program
+    x = np.ones((4, 4), "float32")
+    assert [float(b.library.context().run("f", {"x": x})["y"][0, 0]) for b in (again, other)] == [2.0, 3.0]
+    first.library.path.unlink()  # the library is gone: made again
+    assert build_graphs({"f": graph(2.0)}, logs=[]).library.path.exists()

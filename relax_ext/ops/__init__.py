@@ -1,0 +1,33 @@
+"""Operators that Relax lacks. Each function makes a Relax call; ``register.REGISTERED`` lists them."""
+
+from tilegrad.relax_ext.ops import legalize  # noqa: F401  (importing it registers lowerings)
+from tilegrad.relax_ext.ops.convolution import conv_by_data, conv_by_weight
+from tilegrad.relax_ext.ops.identity import barrier, stop_gradient
+from tilegrad.relax_ext.ops.indexing import gather_elements_backward, gather_nd_backward, take_backward
+from tilegrad.relax_ext.ops.pooling import (
+    adaptive_avg_pool_backward,
+    avg_pool,
+    avg_pool_backward,
+    max_pool_index,
+    window_gather,
+    window_scatter,
+)
+from tilegrad.relax_ext.ops.register import REGISTERED, register
+
+__all__ = [
+    "REGISTERED",
+    "adaptive_avg_pool_backward",
+    "avg_pool",
+    "avg_pool_backward",
+    "barrier",
+    "conv_by_data",
+    "conv_by_weight",
+    "gather_elements_backward",
+    "gather_nd_backward",
+    "max_pool_index",
+    "register",
+    "stop_gradient",
+    "take_backward",
+    "window_gather",
+    "window_scatter",
+]
