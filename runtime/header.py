@@ -1,4 +1,4 @@
-"""What a C programmer gets with a library: the header, an example program, a CMake file."""
+"""The public C header of a library, written for people."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from tilegrad.runtime.manifest import Port, ports_of
+from tilegrad.runtime.manifest import KEYWORDS, Port, ports_of
 
-_C_TYPES = {
+C_TYPES = {
     "float32": "float", "float64": "double", "float16": "uint16_t", "bfloat16": "uint16_t", "bool": "uint8_t",
     **{f"{u}int{n}": f"{u}int{n}_t" for u in ("", "u") for n in (8, 16, 32, 64)},
 }  # fmt: skip
@@ -17,6 +17,7 @@ _C_TYPES = {
 def header(manifest: Mapping[str, Any], notes: Mapping[str, str]) -> str:
     """The public header. ``notes``: a sentence (meaning, unit) by port or entry name."""
     prefix = manifest["prefix"]
+    notes = {name: _comment(text) for name, text in notes.items()}
     parts = [_HEAD.replace("NEEDS", ", ".join(manifest["target"]["features"]) or "nothing beyond its base")]
     parts[0] = parts[0].replace("ARCH", manifest["target"]["arch"])
     parts += [_entry(prefix, entry, ports, notes) for entry, ports in ports_of(manifest).items()]
@@ -27,19 +28,32 @@ def header(manifest: Mapping[str, Any], notes: Mapping[str, str]) -> str:
     return "\n".join(parts).replace("PREFIX_", f"{prefix}_").replace("UPPER_", f"{prefix.upper()}_")
 
 
-def _identifier(name: str) -> str:
-    word = re.sub(r"\W", "_", name)
-    return f"_{word}" if word[0].isdigit() else word
+def identifiers(ports: tuple[Port, ...]) -> dict[str, str]:
+    """A C identifier for every port's name: distinct, no keyword of C or C++, none of the wrappers' own names."""
+    found: dict[str, str] = {}
+    for p in ports:
+        word = re.sub(r"[^A-Za-z0-9_]", "_", p.name) or "_"
+        word = f"_{word}" if word[0].isdigit() else word
+        while word in KEYWORDS or word in ("ctx", "args", "get", "check") or word.lower() in map(str.lower, found.values()):
+            word += "_"
+        found[p.name] = word
+    return found
 
 
-def _shape(shape: tuple[int, ...]) -> str:
+def _comment(text: str) -> str:
+    """Text that cannot end a comment."""
+    return text.replace("*/", "* /").replace("\n", " ")
+
+
+def shape_text(shape: tuple[int, ...]) -> str:
+    """``[2, 3]``, or ``scalar``."""
     return f"[{', '.join(map(str, shape))}]" if shape else "scalar"
 
 
 def _state_line(s: Mapping[str, Any], notes: Mapping[str, str]) -> str:
     kind = " (hyperparameter)" if s["role"] == "hyper" else ""
     note = f": {notes[s['name']]}" if s["name"] in notes else ""
-    return f' *   "{s["name"]}"  {s["dtype"]} {_shape(tuple(s["shape"]))}{kind}{note}\n'
+    return f' *   "{_comment(s["name"])}"  {s["dtype"]} {shape_text(tuple(s["shape"]))}{kind}{note}\n'
 
 
 def _entry(prefix: str, entry: str, ports: tuple[Port, ...], notes: Mapping[str, str]) -> str:
@@ -47,69 +61,34 @@ def _entry(prefix: str, entry: str, ports: tuple[Port, ...], notes: Mapping[str,
     for i, p in enumerate(ports):
         note = f"; {notes[p.name]}" if p.name in notes else ""
         how = {"input": "read", "output": "written"}.get(p.role, "read and written" if p.written else "read")
-        lines.append(f' *   args[{i}]  {p.role} "{p.name}"  {p.dtype} {_shape(p.shape)}, {how}{note}')
+        lines.append(f' *   args[{i}]  {p.role} "{_comment(p.name)}"  {p.dtype} {shape_text(p.shape)}, {how}{note}')
     lines.append(" */")
     upper = f"{prefix}_{entry}".upper()
+    names = identifiers(ports)
     lines.append("enum {")
-    lines += [f"  {upper}_ARG_{_identifier(p.name).upper()} = {i}," for i, p in enumerate(ports)]
+    lines += [f"  {upper}_ARG_{names[p.name].upper()} = {i}," for i, p in enumerate(ports)]
     lines.append(f"  {upper}_NUM_ARGS = {len(ports)}\n}};")
     lines.append(f"PREFIX_API int PREFIX_{entry}(PREFIX_context *ctx, void *const *args);\n")
     lines.append(_typed_call(entry, ports))
     return "\n".join(lines)
 
 
+def typed_parameters(ports: tuple[Port, ...]) -> list[str]:
+    """C declarations of an entry's inputs and outputs."""
+    names, const = identifiers(ports), {"input": "const ", "output": ""}
+    return [f"{const[p.role]}{C_TYPES[p.dtype]} *{names[p.name]}" for p in ports if p.role in const]
+
+
 def _typed_call(entry: str, ports: tuple[Port, ...]) -> str:
     """An inline function with typed arguments; states and hyperparameters are the context's own."""
-    given = [p for p in ports if p.role in ("input", "output")]
-    const = {"input": "const ", "output": ""}
-    params = ", ".join(["PREFIX_context *ctx"] + [f"{const[p.role]}{_C_TYPES[p.dtype]} *{_identifier(p.name)}" for p in given])
-    args = ", ".join(
-        f"(void *)(uintptr_t){_identifier(p.name)}" if p.role == "input" else _identifier(p.name) if p.role == "output" else "0"
-        for p in ports
-    )
+    names = identifiers(ports)
+    params = ", ".join(["PREFIX_context *ctx", *typed_parameters(ports)])
+    words = {"input": "(void *)(uintptr_t){}", "output": "{}"}
+    args = ", ".join(words.get(p.role, "0").format(names[p.name]) for p in ports)
     return (
         f"/* The same with the context's own states. */\nstatic inline int PREFIX_call_{entry}({params}) {{\n"
         f"  void *args[] = {{{args}}};\n  return PREFIX_{entry}(ctx, args);\n}}\n"
     )
-
-
-def example(manifest: Mapping[str, Any]) -> str:
-    """A program that loads the parameters, reads inputs from files (or makes some up) and calls the first entry."""
-    prefix = manifest["prefix"]
-    entry, ports = next(iter(ports_of(manifest).items()))
-    given = [p for p in ports if p.role in ("input", "output")]
-    lines = [_EXAMPLE_HEAD]
-    reads = []
-    inputs = 0
-    for p in given:
-        name, count = f"{p.role}_{_identifier(p.name)}", " * ".join(map(str, p.shape)) or "1"
-        lines.append(f"static {_C_TYPES[p.dtype]} {name}[{count}]; /* {p.dtype} {_shape(p.shape)} */")
-        if p.role == "input":
-            inputs += 1
-            value = "(float)(i % 7) / 7.0f - 0.4f" if p.dtype == "float32" else "0"
-            reads.append(
-                f"  if (argc > {inputs + 1}) read_file(argv[{inputs + 1}], {name}, sizeof {name});\n"
-                f"  else for (size_t i = 0; i < sizeof {name} / sizeof *{name}; ++i) {name}[i] = {value};"
-            )
-    outputs = [p for p in given if p.role == "output"]
-    call = ", ".join(["ctx"] + [f"{p.role}_{_identifier(p.name)}" for p in given])
-    show = [f'    printf("{_string(p.name)} %.9g\\n", (double)output_{_identifier(p.name)}[0]);' for p in outputs]
-    lines.append(
-        _EXAMPLE_MAIN.replace("READS", "\n".join(reads))
-        .replace("ENTRY", entry)
-        .replace("CALL", call)
-        .replace("SHOW", "\n".join(show))
-    )
-    return "\n".join(lines).replace("PREFIX_", f"{prefix}_").replace("UPPER_", f"{prefix.upper()}_").replace("PREFIX", prefix)
-
-
-def _string(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
-
-
-def cmake(manifest: Mapping[str, Any]) -> str:
-    """A CMake project: imported targets for the shared and the static library, and the example."""
-    return _CMAKE.replace("PREFIX", manifest["prefix"])
 
 
 _HEAD = """\
@@ -184,61 +163,4 @@ PREFIX_API const char *PREFIX_manifest(void);
 }
 #endif
 #endif
-"""
-
-_EXAMPLE_HEAD = """\
-/* Calls the library: ./main [number of calls [a raw file for each input ...]] */
-#include "PREFIX.h"
-
-#include <stdio.h>
-#include <stdlib.h>
-"""
-
-_EXAMPLE_MAIN = """
-static void fail(const char *what, const char *why) {
-  fprintf(stderr, "%s: %s\\n", what, why);
-  exit(1);
-}
-
-static void read_file(const char *name, void *to, size_t bytes) {
-  FILE *file = fopen(name, "rb");
-  if (!file || fread(to, 1, bytes, file) != bytes) fail(name, "not enough bytes");
-  fclose(file);
-}
-
-int main(int argc, char **argv) {
-  int calls = argc > 1 ? atoi(argv[1]) : 3;
-  PREFIX_context *ctx = PREFIX_context_create(0);
-  if (!ctx) fail("context", PREFIX_last_error(NULL));
-  if (PREFIX_load(ctx, "parameters.safetensors")) fail("parameters", PREFIX_last_error(ctx));
-READS
-  for (int n = 0; n < calls; ++n) {
-    if (PREFIX_call_ENTRY(CALL)) fail("ENTRY", PREFIX_last_error(ctx));
-SHOW
-  }
-  if (PREFIX_save(ctx, "checkpoint.safetensors")) fail("checkpoint", PREFIX_last_error(ctx));
-  return PREFIX_context_destroy(ctx);
-}
-"""
-
-_CMAKE = """\
-# cmake -B build && cmake --build build; then run build/main in this folder.
-cmake_minimum_required(VERSION 3.15)
-project(PREFIX_example C)
-set(CMAKE_C_STANDARD 11)
-find_package(Threads REQUIRED)
-
-add_library(PREFIX SHARED IMPORTED)
-set_target_properties(PREFIX PROPERTIES
-  IMPORTED_LOCATION ${CMAKE_CURRENT_SOURCE_DIR}/libPREFIX.so
-  INTERFACE_INCLUDE_DIRECTORIES ${CMAKE_CURRENT_SOURCE_DIR})
-
-add_library(PREFIX_static STATIC IMPORTED)
-set_target_properties(PREFIX_static PROPERTIES
-  IMPORTED_LOCATION ${CMAKE_CURRENT_SOURCE_DIR}/libPREFIX.a
-  INTERFACE_INCLUDE_DIRECTORIES ${CMAKE_CURRENT_SOURCE_DIR}
-  INTERFACE_LINK_LIBRARIES "m;Threads::Threads")
-
-add_executable(main main.c)
-target_link_libraries(main PRIVATE PREFIX)
 """

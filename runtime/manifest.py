@@ -22,10 +22,14 @@ FUNCTIONS = (
 )  # fmt: skip
 """What a prefix is followed by in the public functions; an entry cannot have such a name."""
 
-_TAKEN = frozenset(
-    "tgrt auto break case char const continue default do double else enum extern float for goto if inline int long register "
-    "restrict return short signed sizeof static struct switch typedef union unsigned void volatile while".split()
+KEYWORDS = frozenset(
+    "auto break case char const continue default do double else enum extern float for goto if inline int long register restrict "
+    "return short signed sizeof static struct switch typedef union unsigned void volatile while "
+    "alignas alignof and asm bool catch class compl concept constexpr decltype delete dynamic_cast explicit export false friend "
+    "mutable namespace new noexcept not nullptr operator or private protected public reinterpret_cast requires static_assert "
+    "static_cast template this thread_local throw true try typeid typename using virtual wchar_t xor".split()
 )
+"""Of C and C++."""
 
 
 class Port(NamedTuple):
@@ -91,8 +95,8 @@ def ports_of(manifest: Mapping[str, Any]) -> dict[str, tuple[Port, ...]]:
 def _check_names(programs: Mapping[str, Program], prefix: str) -> None:
     if not programs:
         raise UsageError("build", "no programs", "at least one")
-    if not _NAME.fullmatch(prefix) or prefix in _TAKEN:
+    if not _NAME.fullmatch(prefix) or prefix in KEYWORDS or prefix == "tgrt":
         raise UsageError("prefix", repr(prefix), "a C identifier that is no keyword")
     for entry in programs:
-        if not _NAME.fullmatch(entry) or entry in FUNCTIONS or entry.startswith("call_"):
+        if not _NAME.fullmatch(entry) or entry in KEYWORDS.union(FUNCTIONS) or entry.startswith("call_"):
             raise UsageError("entry name", repr(entry), f"a C identifier other than {', '.join(FUNCTIONS)}")

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tilegrad._base.errors import DTypeError, LibraryError, ShapeError, UsageError
-from tilegrad.runtime import cache, header, safetensors
+from tilegrad.runtime import cache, example, header, safetensors, wrapper
 from tilegrad.runtime.library import Library
 from tilegrad.runtime.program import numpy_dtype
 
@@ -35,9 +35,11 @@ def export(
     prefix: what the C functions, the files and the CMake targets are called; default: the library's own.
     notes: a sentence, such as meaning and unit, for the header; by name of a port, state or entry.
 
-    The package: ``lib<prefix>.so``, ``lib<prefix>.a``, ``<prefix>.h``, ``parameters.safetensors``, ``manifest.json``
-    with checksums, ``main.c`` and ``CMakeLists.txt``. Raises UsageError, ShapeError or DTypeError for states that are
-    missing or do not fit, LibraryError when the directory cannot be written or the library was itself exported.
+    The package: ``lib<prefix>.so``, ``lib<prefix>.a``, ``<prefix>.h``, ``<prefix>.hpp``, ``parameters.safetensors``,
+    ``manifest.json`` with checksums, ``main.c`` and ``CMakeLists.txt``.
+
+    Raises UsageError, ShapeError or DTypeError for states that are missing or do not fit, LibraryError when the
+    directory cannot be written or the library was itself exported.
     """
     if library.recipe is None:
         raise LibraryError(
@@ -52,8 +54,9 @@ def export(
         f"lib{name}.so": cache.content(library.path),
         f"lib{name}.a": library.recipe.static_library(),
         f"{name}.h": header.header(library.manifest, notes or {}).encode(),
-        "main.c": header.example(library.manifest).encode(),
-        "CMakeLists.txt": header.cmake(library.manifest).encode(),
+        f"{name}.hpp": wrapper.wrapper(library.manifest).encode(),
+        "main.c": example.example(library.manifest).encode(),
+        "CMakeLists.txt": example.cmake(library.manifest).encode(),
     }
     out = Path(directory)
     try:

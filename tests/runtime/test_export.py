@@ -114,6 +114,35 @@ def test_c_program_trains(exported, data, kit, tmp_path, library):
     assert np.array_equal(losses_of(restored, data, 2), losses_of(loaded, data, 2))
 
 
+def test_cpp_program_trains(exported, data, kit, tmp_path):
+    folder = Path(shutil.copytree(exported, tmp_path / "p"))
+    data.x.tofile(folder / "x.bin")
+    data.y.tofile(folder / "y.bin")
+    flags = ("-std=c++11", "-Wall", "-Wextra", "-Werror", "-pedantic")
+    program = compile_c(folder, C / "train.cpp", "-L.", "-lregress", compiler="c++", flags=flags)
+    done = subprocess.run([program, str(kit.steps), "x.bin", "y.bin"], cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    losses = np.array([line.split()[1] for line in done.stdout.splitlines()], "f4")
+    assert np.array_equal(losses, losses_of(runtime.load(exported), data, kit.steps))
+
+
+def test_names_that_are_no_identifiers(kit, tmp_path):
+    """Ports named like keywords, with dots, or alike once dots are gone."""
+    names = ["class", "a.b", "a_b", "1st", "ctx"]
+    buffers = [(n, (64,), "float32", "input" if i < 4 else "output") for i, n in enumerate(names)] + [
+        ("t", (64,), "float32", "temp", 0)
+    ]
+    calls = [("add", ("class", "a.b", "t")), ("add", ("t", "a_b", "t")), ("add", ("t", "1st", "ctx"))]
+    p = kit.program("sum", tuple(names), buffers, calls, arena_bytes=256)
+    library = runtime.build({"sum": p}, {"add": kit.scheduled(kit.add)}, kit.target, prefix="odd")
+    runtime.export(library, tmp_path, {}, notes={"class": "a note */ with an end of comment"})
+    compile_c(tmp_path, tmp_path / "main.c", "-L.", "-lodd", flags=("-std=c11", "-Wall", "-Wextra", "-Werror"))
+    (tmp_path / "odd.cpp").write_text(
+        '#include "odd.hpp"\nint main() { odd::Context c; float x[64] = {1}; c.sum(x, x, x, x, x + 0); }\n'
+    )
+    compile_c(tmp_path, tmp_path / "odd.cpp", "-L.", "-lodd", compiler="c++", flags=("-std=c++17", "-Wall", "-Wextra", "-Werror"))
+
+
 def test_fresh_process_imports_no_tvm(exported, data, tmp_path):
     np.savez(tmp_path / "in.npz", x=data.x, y=data.y)
     code = f"""
