@@ -5,6 +5,7 @@ In: a module whose main calls PrimFuncs only. Nothing is changed here.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -86,12 +87,19 @@ def kind_of(func: tirx.PrimFunc, parts: tuple[Stage, ...]) -> Kind:
     """Classify a kernel by its stages."""
     if not parts:
         return "opaque"
-    if len(parts) == 1 and not parts[0].reduce and len(func.params) == 2 and relax.analysis.has_reshape_pattern(func):
+    if len(parts) == 1 and not parts[0].reduce and len(func.params) == 2 and _is_reshape(func):
         return "view"
     reductions = [s for s in parts if s.reduce]
     if not reductions:
         return "movement" if all(is_movement(s.body) for s in parts) else "elementwise"
     return "contraction" if len(reductions) == 1 and is_sum_of_products(reductions[0]) else "reduction"
+
+
+def _is_reshape(func: tirx.PrimFunc) -> bool:
+    """Whether all elements keep their order (TVM's own test also holds for a prefix)."""
+    x, y = func.params
+    same = math.prod(int(d) for d in x.shape) == math.prod(int(d) for d in y.shape) and x.dtype == y.dtype
+    return same and relax.analysis.has_reshape_pattern(func)
 
 
 def is_movement(expr: tirx.PrimExpr) -> bool:

@@ -1,0 +1,31 @@
+"""ATen's operators by family. Each module registers its rules when imported."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+FAMILIES = (
+    "pointwise",
+    "scalar_functions",
+    "comparison",
+    "reduction",
+    "movement",
+    "creation",
+    "indexing",
+    "scatter",
+    "ordering",
+    "contraction",
+    "convolution",
+    "pooling",
+    "normalisation",
+    "attention",
+    "loss",
+    "resampling",
+    "randomness",
+)
+
+
+def load() -> None:
+    """Import every family."""
+    for name in FAMILIES:
+        import_module(f"{__name__}.{name}")
