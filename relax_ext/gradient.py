@@ -37,9 +37,10 @@ def vjp(
     _check(outputs, cotangents, wrt)
     wanted = {v for v in wrt if isinstance(v, relax.Var)}
     spans: list[regions.Region] = builder.regions
-    raise_if_rules_are_missing(builder, needed_bindings(builder.bindings, outputs, wanted, spans))
+    active = active_vars(builder.bindings, wanted, spans)
+    raise_if_rules_are_missing(builder, needed_bindings(builder.bindings, outputs, active, spans))
     tape = Tape(builder)
-    walk = Walk(tape, list(builder.bindings), wanted, spans)
+    walk = Walk(tape, list(builder.bindings), wanted, spans, active)
     for out, g in zip(outputs, cotangents, strict=True):
         walk.contribute(out, tape.value(g))
     found = walk.run()
@@ -63,10 +64,15 @@ class Walk:
     """One reverse walk over ``bindings``; cotangents are kept per var until the var's own binding is reached."""
 
     def __init__(
-        self, tape: Tape, bindings: Sequence[Binding], wrt: set[relax.Var], spans: Sequence[regions.Region] = ()
+        self,
+        tape: Tape,
+        bindings: Sequence[Binding],
+        wrt: set[relax.Var],
+        spans: Sequence[regions.Region] = (),
+        active: set[relax.Var] | None = None,
     ) -> None:
         self.tape, self.bindings, self.wrt = tape, bindings, wrt
-        self.active = active_vars(bindings, wrt, spans)
+        self.active = active_vars(bindings, wrt, spans) if active is None else active
         # Of regions that end together the outermost counts.
         self._spans = {s.stop: s for s in sorted(spans, key=lambda s: s.stop - s.start)}
         self._cotangents: dict[relax.Var, Cotangent] = {}
@@ -149,25 +155,25 @@ def active_vars(bindings: Iterable[Binding], wrt: set[relax.Var], spans: Sequenc
     own = regions.own_inputs(spans)
     active = set(wrt)
     for var, expr in bindings:
-        if var not in own and isinstance(expr, ir.Call) and op_name(expr) in ZERO:
-            continue
-        if _has_float(var.ty) and any(v in active for v in own.get(var) or used_vars(expr)):
+        reached = any(v in active for v in own.get(var) or used_vars(expr))
+        if reached and _has_float(var.ty) and (var in own or not isinstance(expr, ir.Call) or op_name(expr) not in ZERO):
             active.add(var)
     return active
 
 
 def needed_bindings(
-    bindings: Sequence[Binding], outputs: Iterable[relax.Var], wrt: set[relax.Var], spans: Sequence[regions.Region] = ()
+    bindings: Sequence[Binding], outputs: Iterable[relax.Var], active: set[relax.Var], spans: Sequence[regions.Region] = ()
 ) -> list[Binding]:
-    """The bindings that lie between ``wrt`` and ``outputs``."""
-    active, own = active_vars(bindings, wrt, spans), regions.own_inputs(spans)
+    """The bindings that ``outputs`` and the differentiated inputs (``active_vars``) have between them."""
+    own = regions.own_inputs(spans)
     wanted = set(outputs)
     found: list[Binding] = []
     for var, expr in reversed(bindings):
-        reads = own.get(var) or used_vars(expr)
-        if var in wanted and var in active and any(v in active for v in reads):
-            found.append((var, expr))
-            wanted.update(reads)
+        if var in wanted and var in active:
+            reads = own.get(var) or used_vars(expr)
+            if any(v in active for v in reads):
+                found.append((var, expr))
+                wanted.update(reads)
     return found[::-1]
 
 

@@ -112,11 +112,31 @@ class GraphBuilder:
         """Bind ``expr`` to a new var, its type inferred. A var is returned as it is."""
         if isinstance(expr, relax.Var):
             return expr
+        expr = self._flattened(expr, where)
         var = self._bb.emit(expr)
         self.bindings.append((var, self._bb.lookup_binding(var)))
         if where is not None:
             self.where[var] = where
         return var
+
+    def _flattened(self, expr: relax.Expr, where: str | None) -> relax.Expr:
+        """``expr`` with the calls among its arguments bound first, so that ``bindings`` misses none."""
+
+        def leaf(arg: relax.Expr) -> relax.Expr:
+            if isinstance(arg, ir.Call) and not isinstance(arg.ty, ir.PrimType):
+                return self.emit(arg, where)
+            if isinstance(arg, relax.TupleGetItem):
+                return self.emit(arg, where)
+            return relax.Tuple([leaf(f) for f in arg.fields]) if isinstance(arg, relax.Tuple) else arg
+
+        if isinstance(expr, relax.TupleGetItem):
+            return relax.TupleGetItem(leaf(expr.tuple_value), expr.index)
+        if not isinstance(expr, ir.Call) or all(isinstance(a, relax.Var) for a in expr.args):
+            return expr
+        args = [leaf(a) for a in expr.args]
+        if all(a.same_as(b) for a, b in zip(args, expr.args, strict=True)):
+            return expr
+        return ir.Call(expr.op, args, expr.attrs, expr.ty_args)
 
     def output(self, name: str, expr: relax.Expr, updates: str | None = None) -> None:
         """Add an element of the result; with ``updates`` it is the new value of that state."""

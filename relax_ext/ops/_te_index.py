@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
-from tilegrad._base.tvm import te, tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
+
+from tilegrad._base.tvm import te, tirx
 
 Ints = tuple[int, ...]
 Place = Callable[[Any, Sequence[tirx.Expr]], Sequence[tirx.Expr]]

@@ -107,13 +107,17 @@ def _flat(k: Index, pool: Ints) -> tirx.Expr:
     return place
 
 
-def _position(o: Index, k: Index, size: Sequence[int], strides: Ints, padding: Ints, dilation: Ints) -> tuple[list[tirx.Expr], tirx.Expr]:
+def _position(
+    o: Index, k: Index, size: Sequence[int], strides: Ints, padding: Ints, dilation: Ints
+) -> tuple[list[tirx.Expr], tirx.Expr]:
     """Where in the image element k of window o lies, and whether that is inside."""
     at = [o[d] * strides[d] - padding[d] + k[d] * dilation[d] for d in range(len(strides))]
     return at, tirx.all(*[tirx.all(a >= 0, a < n) for a, n in zip(at, size, strict=True)])
 
 
-def _count(o: Index, size: Sequence[int], pool: Ints, strides: Ints, padding: Ints, dilation: Ints, include_pad: bool) -> tirx.Expr:
+def _count(
+    o: Index, size: Sequence[int], pool: Ints, strides: Ints, padding: Ints, dilation: Ints, include_pad: bool
+) -> tirx.Expr:
     """How many elements window o averages over; positions beyond the padded image (ceil mode) never count."""
     nd, count = len(strides), tirx.const(1, "int32")
     for d in range(nd):
@@ -126,7 +130,14 @@ def _count(o: Index, size: Sequence[int], pool: Ints, strides: Ints, padding: In
 
 
 def _over_windows(
-    name: str, dy: te.Tensor, term: Callable[..., tirx.Expr], x_shape: Ints, pool: Ints, strides: Ints, padding: Ints, dilation: Ints
+    name: str,
+    dy: te.Tensor,
+    term: Callable[..., tirx.Expr],
+    x_shape: Ints,
+    pool: Ints,
+    strides: Ints,
+    padding: Ints,
+    dilation: Ints,
 ) -> te.Tensor:
     """Sum ``term`` over the windows that hold each position of the image: one candidate per place in a window."""
     ks = _window(pool)
@@ -134,7 +145,12 @@ def _over_windows(
     def element(n: tirx.Var, c: tirx.Var, *i: tirx.Var) -> tirx.Expr:
         shifted = [i[d] + padding[d] - ks[d] * dilation[d] for d in range(len(pool))]
         o = [s // st for s, st in zip(shifted, strides, strict=True)]
-        inside = tirx.all(*[tirx.all(s >= 0, s % st == 0, s // st < dy.shape[2 + d]) for d, (s, st) in enumerate(zip(shifted, strides, strict=True))])
+        inside = tirx.all(
+            *[
+                tirx.all(s >= 0, s % st == 0, s // st < dy.shape[2 + d])
+                for d, (s, st) in enumerate(zip(shifted, strides, strict=True))
+            ]
+        )
         return te.sum(term(n, c, o, ks, inside), axis=ks)
 
     return te.compute(x_shape, element, name=name)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tilegrad._base.tvm import ir, relax, te, tirx
 from tvm.ir import _ffi_api as _ir_ffi
+
+from tilegrad._base.tvm import ir, relax, te, tirx
 
 Infer = Callable[..., relax.Type]
 Compute = Callable[..., "te.Tensor | list[te.Tensor]"]

@@ -48,7 +48,8 @@ without_rule(
     *(f"relax.{op}" for op in "call_dps_packed call_inplace_packed call_pure_packed call_py_func call_builtin_with_ctx "
       "invoke_closure invoke_pure_closure make_closure".split()),
 )  # fmt: skip
+without_rule("the shape of the result depends on values", *(f"relax.{op}" for op in "dynamic_strided_slice unique".split()))
 without_rule(
-    "the shape of the result depends on values", *(f"relax.{op}" for op in "dynamic_strided_slice unique".split())
+    "discrete selection of boxes",
+    *(f"relax.vision.{op}" for op in "all_class_non_max_suppression get_valid_counts non_max_suppression".split()),
 )
-without_rule("discrete selection of boxes", *(f"relax.vision.{op}" for op in "all_class_non_max_suppression get_valid_counts non_max_suppression".split()))

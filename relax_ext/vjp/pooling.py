@@ -13,7 +13,12 @@ _IMAGE = {3: "NCW", 4: "NCHW", 5: "NCDHW"}
 
 
 def _window(n: Node) -> dict[str, Any]:
-    return {"pool": n.attr("pool_size"), "strides": n.attr("strides"), "padding": n.attr("padding"), "dilation": n.attr("dilation")}
+    return {
+        "pool": n.attr("pool_size"),
+        "strides": n.attr("strides"),
+        "padding": n.attr("padding"),
+        "dilation": n.attr("dilation"),
+    }
 
 
 @vjp_rule("relax.nn.max_pool1d", "relax.nn.max_pool2d", "relax.nn.max_pool3d")
@@ -58,7 +63,9 @@ def avg_pool_backward(n: Node, g: Value):
 @vjp_rule("tilegrad.avg_pool")
 def tilegrad_avg_pool(n: Node, g: Value):
     """z = the mean of each window: g / size to each of its elements."""
-    return g.tape.bind(ops.avg_pool_backward(g.expr, x_shape=n.x.shape, **{k: n.attr(k) for k in (*_WINDOW, "count_include_pad")}))
+    return g.tape.bind(
+        ops.avg_pool_backward(g.expr, x_shape=n.x.shape, **{k: n.attr(k) for k in (*_WINDOW, "count_include_pad")})
+    )
 
 
 @vjp_rule("relax.nn.adaptive_avg_pool1d", "relax.nn.adaptive_avg_pool2d", "relax.nn.adaptive_avg_pool3d")

@@ -147,7 +147,11 @@ class Value:
 
     def __mul__(self, other: Value | Number) -> Value:
         for one, kept in ((other, self), (self, other)):
-            if scalar_constant(one) == 1 and isinstance(kept, Value) and kept.shape == np.broadcast_shapes(self.shape, shape_of(other)):
+            if (
+                scalar_constant(one) == 1
+                and isinstance(kept, Value)
+                and kept.shape == np.broadcast_shapes(self.shape, shape_of(other))
+            ):
                 return kept
         return F.multiply(self, other)
 
