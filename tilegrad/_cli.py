@@ -97,6 +97,8 @@ LogOption = Annotated[
 ]
 ThreadsOption = Annotated[int | None, typer.Option("--threads", min=1, help="Threads; default: the cores this process may use.")]
 
+STATES = "Parameters (safetensors) to use instead of those that come with it."
+
 
 @app.command(epilog="Example: [bold]tilegrad compile model.py:step -o out --target znver3 --log my.jsonl[/bold]")
 def compile(
@@ -108,6 +110,7 @@ def compile(
     log: LogOption = None,
     no_logs: Annotated[bool, typer.Option("--no-logs", help="Use no tuning log at all.")] = False,
     threads: ThreadsOption = None,
+    states: Annotated[Path | None, typer.Option("--states", exists=True, dir_okay=False, help=STATES)] = None,
 ) -> None:
     """Compile MODEL and export it: library, header, manifest, checksums and parameters. Loading it needs no TVM."""
     from tilegrad import _model
@@ -117,7 +120,7 @@ def compile(
         Target.parse(target, threads)
     spec = _model.Spec.parse(model)
     _model.check_output(output)
-    _model.export(_model.load(spec), output, target=target, logs=logs, num_threads=threads)
+    _model.export(_model.load(spec), output, target, logs, threads, states)
     typer.echo(str(output))
 
 
@@ -139,11 +142,13 @@ def run(
     outputs: Annotated[Path, typer.Option("--outputs", help="NPZ file to write the outputs to.", show_default=False)],
     entry: Annotated[str | None, typer.Option("--entry", help="Which entry to run; needed where there are several.")] = None,
     threads: ThreadsOption = None,
+    states: Annotated[Path | None, typer.Option("--states", exists=True, dir_okay=False, help=STATES)] = None,
+    save_states: Annotated[Path | None, typer.Option("--save-states", help="File for the parameters afterwards.")] = None,
 ) -> None:
     """Run an exported library once on arrays from a file. Needs neither TVM nor a compiler."""
     from tilegrad import _model
 
-    _model.run(directory, inputs, outputs, entry, threads)
+    _model.run(directory, inputs, outputs, entry, threads, states, save_states)
 
 
 @app.command()

@@ -60,7 +60,7 @@ def load(spec: Spec) -> Any:
     if spec.name is None:
         from tilegrad.relax_ext.graph import Graph
 
-        return GraphFile({spec.path.stem: Graph.loads(spec.path.read_text(errors="replace"))})
+        return GraphFile({"main": Graph.loads(spec.path.read_text(errors="replace"))})
     found = _lookup(_execute(spec.path), spec)
     if not hasattr(found, "graphs") and inspect.isroutine(found):
         if any(p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in _parameters(found)):
@@ -110,7 +110,7 @@ def _user_code(path: Path) -> Iterator[None]:
     except (Exception, SystemExit) as e:
         line, trace = None, e.__traceback__
         while trace is not None:
-            if Path(trace.tb_frame.f_code.co_filename) == path:
+            if Path(trace.tb_frame.f_code.co_filename).absolute() == path.absolute():
                 line = trace.tb_lineno
             trace = trace.tb_next
         line = e.lineno if isinstance(e, SyntaxError) else line
@@ -129,7 +129,44 @@ def check_output(directory: Path) -> None:
         raise UsageError("--output", f"{directory}", "a folder that you may write to", f"{parent} does not let you.")
 
 
-def check_npz(path: Path) -> dict[str, np.ndarray]:
+def export(found: Any, output: Path, target: str | None, logs: Any, num_threads: int | None, states: Path | None) -> None:
+    """Compile every graph of ``found`` for a target and write the package; ``states`` is a safetensors file of other values."""
+    from tilegrad import runtime
+    from tilegrad.relax_ext.driver import compile_graphs
+    from tilegrad.runtime import safetensors
+
+    own = getattr(found, "target", None) or "native"
+    library = compile_graphs(found.graphs, target or own, logs, num_threads)
+    values = dict(found.states)
+    if states is not None:
+        values |= safetensors.load(states)
+    runtime.export(library, output, values)
+
+
+def run(
+    directory: Path,
+    inputs: Path,
+    outputs: Path,
+    entry: str | None = None,
+    num_threads: int | None = None,
+    states: Path | None = None,
+    save_states: Path | None = None,
+) -> None:
+    """Call one entry of an exported package on the arrays of an NPZ file and write its outputs to another."""
+    from tilegrad import runtime
+
+    given = read_npz(inputs)
+    loaded = runtime.load(directory, num_threads)
+    if states is not None:
+        loaded.restore(states)
+    result = loaded.run(pick_entry(list(loaded.entries), entry), given)
+    with open(outputs, "wb") as file:  # an open file, so that numpy adds no suffix to the name
+        np.savez(file, **result)  # type: ignore[arg-type]
+    if save_states is not None:
+        loaded.save(save_states)
+
+
+def read_npz(path: Path) -> dict[str, np.ndarray]:
     """The arrays of an NPZ file. Raises UsageError when it is missing or is none; pickled objects are refused."""
     try:
         with np.load(path, allow_pickle=False) as file:
