@@ -1,0 +1,134 @@
+"""Recorded nodes -> Graph, gradients expanded into the same builder by the reverse-mode walker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tilegrad.frontend.recording import Node, ordered
+
+if TYPE_CHECKING:
+    from tilegrad.relax_ext.graph import Graph, GraphBuilder, InRole
+
+
+@dataclass(frozen=True)
+class Port:
+    """The graph's name and role for a leaf (or for a number that became an argument)."""
+
+    name: str
+    role: InRole
+
+
+@dataclass(frozen=True)
+class Output:
+    """A result of the graph; ``updates`` names the state it is written back to."""
+
+    name: str
+    node: Node
+    updates: str | None = None
+
+
+@dataclass(frozen=True)
+class Recording:
+    """What a set of roots needs: ``nodes``, inputs before users. Those in ``leaves`` enter with the value they have."""
+
+    nodes: list[Node]
+    expanded: set[Node]
+
+    def is_leaf(self, n: Node) -> bool:
+        """Whether the node enters with its value. One that is differentiated through is computed again instead."""
+        return n.op == "leaf" or (n.value is not None and n not in self.expanded)
+
+
+def needed(roots: Iterable[Node]) -> Recording:
+    """The nodes that must be emitted to compute ``roots``."""
+    roots = list(roots)
+    expanded: set[Node] = set(roots)
+    while True:
+        size = len(expanded)
+        rec = Recording(
+            ordered(roots, lambda n: () if n.op == "leaf" or (n.value is not None and n not in expanded) else n.inputs), expanded
+        )
+        for n in rec.nodes:
+            if n.op == "vjp" and not rec.is_leaf(n):
+                expanded.update(m for m in ordered(n.inputs[: n.attrs[0]], _gradient_inputs) if m.grad and not m.bound)
+        if len(expanded) == size:
+            return rec
+
+
+def _gradient_inputs(n: Node) -> tuple[Node, ...]:
+    return () if n.bound else tuple(i for i in n.inputs if i.grad)
+
+
+def to_graph(rec: Recording, ports: Mapping[Node, Port], outputs: Sequence[Output]) -> Graph:
+    """Emit the recording. Inputs appear in the order of ``ports``."""
+    from tilegrad._base.tvm import relax
+    from tilegrad.relax_ext.graph import GraphBuilder
+
+    builder = GraphBuilder()
+    exprs: dict[Node, Any] = {}
+    stopped: dict[Node, Any] = {}
+    for node, port in ports.items():
+        exprs[node] = builder.input(port.name, node.type.shape, node.type.dtype, port.role)
+    for n in rec.nodes:
+        if n in exprs:
+            continue
+        if n.op == "const":
+            exprs[n] = relax.const(n.attrs[0], n.type.dtype)
+            continue
+        args = [_stop(builder, i, exprs, stopped) if n.grad and i.stop else exprs[i] for i in n.inputs]
+        exprs[n] = _emit(builder, n, args)
+    seen: set[Any] = set()
+    for out in outputs:
+        expr = exprs[out.node]
+        if not isinstance(expr, relax.Var):
+            expr = builder.emit(relax.op.full(out.node.type.shape, expr, out.node.type.dtype))
+        elif expr in seen or out.node in ports:  # every result is an array of its own
+            expr = builder.emit(relax.op.reshape(expr, out.node.type.shape))
+        seen.add(expr)
+        builder.output(out.name, expr, out.updates)
+    return builder.finish()
+
+
+def _emit(builder: GraphBuilder, n: Node, args: list[Any]) -> Any:
+    from tilegrad._base.tvm import relax
+    from tilegrad.frontend.ops import OPS
+
+    if n.op == "get":
+        group = args[0]
+        return group[n.attrs[0]] if isinstance(group, list) else builder.emit(relax.TupleGetItem(group, n.attrs[0]), n.place)
+    if n.op == "vjp":
+        return _vjp(builder, n, args)
+    if n.op == "detach":
+        return args[0]
+    if n.op == "alias":
+        return _alias(builder, args[0])
+    return builder.emit(OPS[n.op].emit(*args, *n.attrs), n.place)
+
+
+def _alias(builder: GraphBuilder, value: Any) -> Any:
+    """A var of its own for the value, so that differentiation by it sees this use alone."""
+    var = builder.block_builder.emit(value)
+    builder.bindings.append((var, value))
+    return var
+
+
+def _vjp(builder: GraphBuilder, n: Node, args: list[Any]) -> list[Any]:
+    """``attrs`` = (outputs, cotangents): the inputs are that many outputs, that many cotangents, then what is differentiated."""
+    from tilegrad._base.tvm import relax
+    from tilegrad.relax_ext.gradient import vjp
+
+    outs, cots = n.attrs
+    wrt = args[outs + cots :]
+    grads = vjp(builder, args[:outs], args[outs : outs + cots], wrt)
+    return [builder.emit(relax.op.zeros(t.shape, t.dtype)) if g is None else g for g, t in zip(grads, n.type, strict=True)]
+
+
+def _stop(builder: GraphBuilder, node: Node, exprs: Mapping[Node, Any], stopped: dict[Node, Any]) -> Any:
+    """The node's value behind an operator that no gradient passes."""
+    if node not in stopped:
+        from tilegrad.frontend.ops import OPS
+
+        stopped[node] = builder.emit(OPS["stop_gradient"].emit(exprs[node]), node.place)
+    return stopped[node]

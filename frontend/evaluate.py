@@ -1,0 +1,301 @@
+"""From pending nodes to values: what must be computed together, the program cache, in-place updates.
+
+One evaluation computes the values asked for; if a parameter update is pending it computes that update and, in the
+same program, every live Tensor that depends on an array about to be overwritten. The cache is keyed on the recording
+(operators, types, sharing, what is differentiated, what is updated); a hit runs neither the gradient pass nor lowering.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tilegrad.frontend import convert, execute
+from tilegrad.frontend.recording import Node, ordered, usage, user_call
+
+MAX_DEPTH = 500
+"""A chain of this many pending operations is evaluated before it grows further."""
+
+
+@dataclass
+class Update:
+    """A pending in-place assignment: ``base`` holds the array that ``new``'s value will be written to."""
+
+    tensor: Any
+    base: Node
+    new: Node
+    step: bool
+
+
+class _Pending(threading.local):
+    def __init__(self) -> None:
+        self.live: list[weakref.ref[Any]] = []
+        self.live_limit = 1024
+        self.updates: dict[Node, Update] = {}  # by the new node
+        self.data: dict[Any, list[weakref.ref[Node]]] = {}
+
+
+pending = _Pending()
+
+
+def register(tensor: Any) -> None:
+    """Remember a Tensor that is pending or that shares the array of a state, weakly."""
+    live = pending.live
+    live.append(weakref.ref(tensor))
+    if len(live) > pending.live_limit:
+        pending.live = live = [r for r in live if (t := r()) is not None and _is_watched(t)]
+        pending.live_limit = max(1024, 2 * len(live))
+
+
+def _is_watched(tensor: Any) -> bool:
+    node = tensor._node
+    return node.value is None or bool(node.inputs) or (node.owner is not None and node.owner() is not tensor)
+
+
+def value_of(node: Node) -> np.ndarray:
+    """The node's value, computing it (and a pending update) if need be."""
+    if node.value is None:
+        evaluate([node])
+    assert node.value is not None
+    return node.value
+
+
+def evaluate(nodes: Sequence[Node]) -> None:
+    """Compute the values of ``nodes``."""
+    if pending.updates:
+        behind_step = _reaches(nodes, {u.new for u in pending.updates.values() if u.step})
+        flush([] if behind_step else nodes)
+    missing = [n for n in nodes if n.value is None]
+    if missing:
+        _run(missing, [])
+
+
+def flush(requested: Sequence[Node] = ()) -> None:
+    """Carry out the pending updates, together with every live Tensor that depends on an overwritten array."""
+    updates = list(pending.updates.values())
+    if not updates:
+        return
+    overwritten = {u.base for u in updates}
+    news = {u.new for u in updates}
+    live = [t for r in pending.live if (t := r()) is not None]
+    roots = dict.fromkeys(t._node for t in live if t._node not in news)
+    order = ordered(roots, lambda n: () if n in news else n.inputs)
+    touched = set(overwritten)
+    for n in order:
+        if n not in news and any(i in touched for i in n.inputs):
+            touched.add(n)
+    frozen = [n for n in roots if n in touched and n not in overwritten]
+    states = {id(u.tensor) for u in updates}
+    for t in live:  # another Tensor on the same array keeps the value it had
+        if t._node in overwritten and id(t) not in states:
+            _keep_copy(t)
+    _run([n for n in dict.fromkeys([*frozen, *requested]) if n.value is None], updates)
+    for n in frozen:
+        _settle(n, keep_graph=False)
+    for u in updates:
+        u.base.stale = True
+        u.new.value, u.base.value = u.base.value, None
+        _settle(u.new, keep_graph=False)
+    pending.updates.clear()
+    pending.live = [r for r in pending.live if (t := r()) is not None and _is_watched(t)]
+
+
+def _keep_copy(tensor: Any) -> None:
+    old = tensor._node
+    node = Node("leaf", (), (), old.type, -1, old.where)
+    node.value, node.owner = old.value.copy(), weakref.ref(tensor)
+    tensor._node = node
+
+
+def _reaches(nodes: Iterable[Node], goals: set[Node]) -> bool:
+    return bool(goals) and any(n in goals for n in ordered(nodes, lambda n: () if n.value is not None else n.inputs))
+
+
+def assign(tensor: Any, new: Node, step: bool) -> None:
+    """Record ``tensor <- new``, in place. ``step``: an optimizer's update, of which at most one may be pending."""
+    old = tensor._node
+    update = pending.updates.pop(old, None)
+    if update is None:
+        if old.value is None:
+            evaluate([old])
+        _settle(old, keep_graph=False)
+        update = Update(tensor, old, new, step)
+    update.new, update.step = new, update.step or step
+    new.owner = weakref.ref(tensor)
+    new.bound, new.grad, new.stop = old.bound, old.bound, False
+    pending.updates[new] = update
+    tensor._node = new
+
+
+def overwrite(tensor: Any, value: np.ndarray) -> None:
+    """Write ``value`` into the tensor's own array now; whatever depends on the old one is computed first."""
+    if pending.updates:
+        flush()
+    array = value_of(tensor._node)
+    old = tensor._node
+    _settle(old, keep_graph=False)
+    new = Node("leaf", (), (), old.type, -1, old.where)
+    new.bound, new.grad, new.owner = old.bound, old.grad, weakref.ref(tensor)
+    pending.updates[new] = Update(tensor, old, new, False)
+    tensor._node = new
+    flush()
+    np.copyto(array, value)
+
+
+def step_is_pending(tensors: Iterable[Any]) -> bool:
+    """Whether an optimizer's update of one of these is pending."""
+    return any((u := pending.updates.get(t._node)) is not None and u.step for t in tensors)
+
+
+def new_data(node: Node) -> None:
+    """Told of every array that enters. Bounds loops that record without ever asking for a value: when the array before
+    the last one from the same call is still needed by pending work, that work is done now."""
+    ring = pending.data.setdefault(user_call(), [])
+    ring.append(weakref.ref(node))
+    if len(ring) < 3:
+        return
+    oldest = ring.pop(0)()
+    if oldest is None:
+        return
+    waiting = [t._node for r in pending.live if (t := r()) is not None and t._node.value is None]
+    news = {u.new for u in pending.updates.values()}
+    order = ordered(waiting, lambda n: n.inputs)
+    touched = {oldest}
+    for n in order:
+        if any(i in touched for i in n.inputs):
+            touched.add(n)
+    due = [n for n in waiting if n in touched and n not in news]
+    if due:
+        evaluate(due)
+
+
+# ***** one program *****
+
+
+@dataclass
+class _Variant:
+    """A program for one recording. ``fixed``: numbers baked in, by position; the others are arguments."""
+
+    fixed: dict[int, Any]
+    run: execute.Prepared
+
+
+@dataclass
+class _Family:
+    variants: list[_Variant] = field(default_factory=list)
+
+
+_cache: dict[Any, _Family] = {}
+compiles = 0
+"""Programs compiled by evaluation so far (tests count with it)."""
+
+
+def cache_clear() -> None:
+    """Forget every compiled program."""
+    _cache.clear()
+
+
+def _run(wanted: Sequence[Node], updates: Sequence[Update]) -> None:
+    direct = [u for u in updates if u.new.op != "leaf"]
+    if not wanted and not direct:
+        return
+    roots = [*wanted, *(u.new for u in direct)]
+    rec = convert.needed(roots)
+    key, leaves, consts, index = _key(rec)
+    base_index = tuple(index.setdefault(u.base, -1 - k) for k, u in enumerate(direct))
+    full_key = (key, tuple(index[n] for n in wanted), tuple((b, index[u.new]) for b, u in zip(base_index, direct, strict=True)))
+    settings = execute.current_settings()
+    family = _cache.setdefault((full_key, settings), _Family())
+    values = [c.attrs[0] for c in consts]
+    variant = next(
+        (v for v in family.variants if all(values[i] == x and type(values[i]) is type(x) for i, x in v.fixed.items())), None
+    )
+    if variant is None:
+        variant = _compile(rec, leaves, consts, wanted, direct, family)
+    free = [i for i in range(len(values)) if i not in variant.fixed]
+    extra = [np.asarray(values[i], consts[i].type.dtype) for i in free]
+    bases = {u.base for u in direct}
+    inputs = [n.value for n in leaves if n not in bases] + extra
+    results = variant.run(inputs, [u.base.value for u in direct])
+    for n, value in zip(wanted, results, strict=True):
+        n.value = value
+        _settle(n, keep_graph=n.grad and not n.bound)
+
+
+def _settle(node: Node, keep_graph: bool) -> None:
+    """A node whose value is known becomes a leaf unless it may still be differentiated."""
+    node.depth = 0
+    if not keep_graph and node.op != "leaf":
+        node.op, node.inputs, node.attrs, node.sig = "leaf", (), (), -1
+
+
+def _key(rec: convert.Recording) -> tuple[tuple[Any, ...], list[Node], list[Node], dict[Node, int]]:
+    index: dict[Node, int] = {}
+    key: list[Any] = []
+    leaves: list[Node] = []
+    consts: list[Node] = []
+    for n in rec.nodes:
+        index[n] = len(index)
+        if n.op == "const":
+            key.append((n.type, type(n.attrs[0])))
+            consts.append(n)
+        elif rec.is_leaf(n):
+            if n.value is None:
+                _refuse(n)
+            key.append(n.type)
+            leaves.append(n)
+        else:
+            key.append((n.sig, n.stop, *[index[i] for i in n.inputs]))
+    return tuple(key), leaves, consts, index
+
+
+def _refuse(node: Node) -> None:
+    if node.stale:
+        raise usage(
+            "value", "a graph on parameters that have since been overwritten", "a graph recorded after the update",
+            "Ask for values or gradients before opt.step(), or compute the loss again.",
+        )  # fmt: skip
+    raise usage(
+        "value", "an argument of a function that is being traced", "values known only when the compiled function runs",
+        "Do not call .item(), .numpy(), float() or bool() on arguments inside a traced function.",
+    )  # fmt: skip
+
+
+def _compile(
+    rec: convert.Recording,
+    leaves: Sequence[Node],
+    consts: Sequence[Node],
+    wanted: Sequence[Node],
+    updates: Sequence[Update],
+    family: _Family,
+) -> _Variant:
+    """Compile for the numbers at hand. A number that differs from an earlier variant's becomes an argument."""
+    global compiles
+    values = [c.attrs[0] for c in consts]
+    free = {i for v in family.variants for i in range(len(values)) if i not in v.fixed or v.fixed[i] != values[i]}
+    bases = {u.base: k for k, u in enumerate(updates)}
+    ports: dict[Node, convert.Port] = {}
+    inputs: list[str] = []
+    for n in leaves:
+        name = f"s{bases[n]}" if n in bases else f"x{len(inputs)}"
+        ports[n] = convert.Port(name, "state" if n in bases else "input")
+        if n not in bases:
+            inputs.append(name)
+    for base, k in bases.items():
+        ports.setdefault(base, convert.Port(f"s{k}", "state"))
+    for i in sorted(free):
+        ports[consts[i]] = convert.Port(f"c{i}", "input")
+        inputs.append(f"c{i}")
+    outputs = [convert.Output(f"y{i}", n) for i, n in enumerate(wanted)]
+    outputs += [convert.Output(f"new_s{k}", u.new, f"s{k}") for k, u in enumerate(updates)]
+    graph = convert.to_graph(rec, ports, outputs)
+    compiles += 1
+    run = execute.prepare(graph, inputs, [f"s{k}" for k in range(len(updates))], [o.name for o in outputs if o.updates is None])
+    variant = _Variant({i: v for i, v in enumerate(values) if i not in free}, run)
+    family.variants.append(variant)
+    return variant

@@ -1,0 +1,52 @@
+"""Seeded random numbers on the host, for data and initial weights: NumPy's counter-based Philox generator."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+import numpy as np
+
+from tilegrad.frontend.tensor import Tensor, tensor
+
+
+class _Generator(threading.local):
+    def __init__(self) -> None:
+        self.rng = np.random.Generator(np.random.Philox(0))
+
+
+_generator = _Generator()
+
+
+def manual_seed(seed: int) -> None:
+    """Start this thread's generator anew. The same seed gives the same numbers on every machine."""
+    _generator.rng = np.random.Generator(np.random.Philox(seed))
+
+
+def generator() -> np.random.Generator:
+    """This thread's generator."""
+    return _generator.rng
+
+
+def _shape(shape: tuple[int | Sequence[int], ...]) -> tuple[int, ...]:
+    return tuple(shape[0]) if len(shape) == 1 and not isinstance(shape[0], int) else shape  # type: ignore[return-value]
+
+
+def rand(*shape: int | Sequence[int], dtype: str = "float32") -> Tensor:
+    """Uniform in [0, 1)."""
+    return tensor(generator().random(_shape(shape)), dtype)
+
+
+def randn(*shape: int | Sequence[int], dtype: str = "float32") -> Tensor:
+    """Standard normal."""
+    return tensor(generator().standard_normal(_shape(shape)), dtype)
+
+
+def randint(low: int, high: int, shape: Sequence[int]) -> Tensor:
+    """Whole numbers from ``low`` up to but excluding ``high``, int64."""
+    return tensor(generator().integers(low, high, tuple(shape)), "int64")
+
+
+def randperm(n: int) -> Tensor:
+    """0 to n - 1 in random order, int64."""
+    return tensor(generator().permutation(n), "int64")

@@ -1,0 +1,132 @@
+"""Reductions, running sums, softmax and matrix products."""
+
+from __future__ import annotations
+
+import builtins
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from tilegrad._base.errors import ShapeError
+from tilegrad.frontend.apply import Axes, apply, as_tensor, axes_of, cast, node_of, wrap
+from tilegrad.frontend.elementwise import astype, exp, log, multiply, sqrt
+from tilegrad.frontend.movement import squeeze
+from tilegrad.frontend.recording import FLOATS, fail_line, record
+
+if TYPE_CHECKING:
+    from tilegrad.frontend.tensor import Tensor
+
+
+def _reduction(op: str, x: Any, axis: Axes, keepdims: builtins.bool, whole: str | None = None) -> Tensor:
+    node = node_of(x)
+    if whole is not None and node.type.dtype not in FLOATS:
+        node = cast(node, whole)
+    axes = axes_of(axis, len(node.type.shape), op)
+    return wrap(record(op, (node,), (axes, keepdims))) if axes else wrap(record("reshape", (node,), (node.type.shape,)))
+
+
+def sum(x: Any, axis: Axes = None, keepdims: builtins.bool = False) -> Tensor:
+    """Sum over the axes (all by default). Whole numbers and booleans are added as int64."""
+    return _reduction("sum", x, axis, keepdims, "int64")
+
+
+def mean(x: Any, axis: Axes = None, keepdims: builtins.bool = False) -> Tensor:
+    """Arithmetic mean of floats; whole numbers are taken as float32."""
+    return _reduction("mean", x, axis, keepdims, "float32")
+
+
+def max(x: Any, axis: Axes = None, keepdims: builtins.bool = False) -> Tensor:
+    """Largest value; the gradient is shared evenly among ties."""
+    return _reduction("max", x, axis, keepdims)
+
+
+def min(x: Any, axis: Axes = None, keepdims: builtins.bool = False) -> Tensor:
+    """Smallest value; the gradient is shared evenly among ties."""
+    return _reduction("min", x, axis, keepdims)
+
+
+def prod(x: Any, axis: Axes = None, keepdims: builtins.bool = False) -> Tensor:
+    """Product."""
+    return _reduction("prod", x, axis, keepdims, "int64")
+
+
+def var(x: Any, axis: Axes = None, correction: builtins.int = 1, keepdims: builtins.bool = False) -> Tensor:
+    """Sum of squared deviations over ``n - correction``; the unbiased variance by default, as in PyTorch."""
+    x = as_tensor(x)
+    axes = axes_of(axis, x.ndim, "var")
+    d = x - mean(x, axes, True)
+    n = math.prod(x.shape[a] for a in axes)
+    return sum(d * d, axes, keepdims) * (1.0 / (n - correction) if n > correction else math.inf)
+
+
+def std(x: Any, axis: Axes = None, correction: builtins.int = 1, keepdims: builtins.bool = False) -> Tensor:
+    """Square root of ``var``."""
+    return sqrt(var(x, axis, correction, keepdims))
+
+
+def norm(x: Any, axis: Axes = None, keepdims: builtins.bool = False) -> Tensor:
+    """Euclidean length."""
+    return sqrt(sum(multiply(x, x), axis, keepdims))
+
+
+def all(x: Any, axis: Axes = None, keepdims: builtins.bool = False) -> Tensor:
+    """Whether all are true (not zero)."""
+    return min(astype(astype(x, "bool"), "uint8"), axis, keepdims) != 0
+
+
+def any(x: Any, axis: Axes = None, keepdims: builtins.bool = False) -> Tensor:
+    """Whether one is true (not zero)."""
+    return max(astype(astype(x, "bool"), "uint8"), axis, keepdims) != 0
+
+
+def logsumexp(x: Any, axis: Axes = None, keepdims: builtins.bool = False) -> Tensor:
+    """``log(sum(exp(x)))``, without overflow."""
+    x = as_tensor(x)
+    top = max(x, axis, True).detach()
+    total = log(sum(exp(x - top), axis, True)) + top
+    return total if keepdims else squeeze(total, axes_of(axis, x.ndim, "logsumexp"))
+
+
+def _arg(op: str, x: Any, axis: builtins.int | None, keepdims: builtins.bool) -> Tensor:
+    x = as_tensor(x)
+    if axis is None:
+        x, axis = x.reshape(-1), 0
+    (axis,) = axes_of(axis, x.ndim, op)
+    return astype(apply(op, x, attrs=(axis, keepdims)), "int64")
+
+
+def argmax(x: Any, axis: builtins.int | None = None, keepdims: builtins.bool = False) -> Tensor:
+    """Index of the (first) largest value along the axis, or in the flattened array."""
+    return _arg("argmax", x, axis, keepdims)
+
+
+def argmin(x: Any, axis: builtins.int | None = None, keepdims: builtins.bool = False) -> Tensor:
+    """Index of the (first) smallest value along the axis, or in the flattened array."""
+    return _arg("argmin", x, axis, keepdims)
+
+
+def _along(op: str, doc: str) -> Callable[..., Tensor]:
+    def f(x: Any, axis: builtins.int = -1) -> Tensor:
+        node = node_of(x)
+        (a,) = axes_of(axis, len(node.type.shape), op)
+        return wrap(record(op, (node,), (a,)))
+
+    f.__name__ = f.__qualname__ = op
+    f.__doc__ = doc
+    return f
+
+
+cumsum = _along("cumsum", "Running sum along the axis.")
+cumprod = _along("cumprod", "Running product along the axis.")
+softmax = _along("softmax", "``exp(x) / sum(exp(x))`` along the axis, without overflow.")
+log_softmax = _along("log_softmax", "``x - log(sum(exp(x)))`` along the axis, without overflow.")
+
+
+def matmul(a: Any, b: Any) -> Tensor:
+    """Matrix product over the last two axes, the others broadcast; vectors as NumPy treats them. One dtype for both."""
+    na, nb = node_of(a), node_of(b)
+    if not na.type.shape or not nb.type.shape:
+        raise ShapeError(
+            fail_line() + "matmul", f"{na.type!r} and {nb.type!r}", "arrays of at least one axis", "Scale with * instead."
+        )
+    return wrap(record("matmul", (na, nb)))
