@@ -89,7 +89,7 @@ class Report:
         p = Path(path)
         if p.suffix.lower() != ".svg":
             raise UsageError("Report.plot, argument 'path'", f"'{p}'", "a name that ends in .svg")
-        curves = {t.row.name: running_best(t.costs_s, t.row.default_s) for t in self.tasks}
+        curves = {f"{t.row.index + 1}. {t.row.name}": running_best(t.costs_s, t.row.default_s) for t in self.tasks}
         p.write_text(convergence_svg({k: c for k, c in curves.items() if c}))
         return p
 

@@ -35,11 +35,16 @@ class Task:
 
     @property
     def name(self) -> str:
-        """Short text for tables: operator and dimensions."""
-        fields = self.workload.fields.items()
-        numbers = [f"{k}{v}" for k, v in fields if isinstance(v, int) and not isinstance(v, bool) and v != 1]
-        words = [str(v) for k, v in fields if k in ("layout", "epilogue") and v]
-        text = " ".join([self.workload.op, *numbers, *words])
+        """Short text for tables: operator, dimensions, layout."""
+        parts = [self.workload.op]
+        for k, v in self.workload.fields.items():
+            if isinstance(v, int) and not isinstance(v, bool) and v != 1:
+                parts.append(f"{k}{v}")
+            elif k in ("layout", "epilogue") and v:
+                parts.append(str(v))
+            elif k in ("shape", "shapes", "axes"):
+                parts.append(canonical(v).replace('"', ""))
+        text = " ".join(parts)
         return text if len(text) <= 60 else text[:57] + "..."
 
     def gflops(self, seconds: float | None) -> float:
