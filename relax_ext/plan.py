@@ -192,12 +192,14 @@ class _Planner:
                 name = self._buffer(f"t{node.index}" + (f"_{i}" if len(types) > 1 else ""), ty, "temp")
                 if out is not None:
                     self.place[out] = name
-            writes.append(name if out is None else self.place[out])
+            if out is not None:  # a result port may have the shape of a later reshape
+                name = self._view(self.place[out], tuple(int(d) for d in ty.shape))
+            writes.append(name)
         reads = [self._read(a) for a in node.args]
         func = node.func
-        if {self.buffers[r].view_of or r for r in reads} & set(
-            writes
-        ):  # in place: two parameters name one buffer, so LLVM must not assume otherwise
+        if {self.buffers[r].view_of or r for r in reads} & {
+            self.buffers[w].view_of or w for w in writes
+        }:  # in place: two parameters name one buffer, so LLVM must not assume otherwise
             func = func.with_attr("tirx.noalias", False)
         after = {self.low.producer[a].index for a in self._roots(node) if a in self.low.producer} | self.order.get(
             node.index, set()

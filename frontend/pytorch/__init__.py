@@ -6,9 +6,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tilegrad.frontend.pytorch.importer import Imported, import_exported
     from tilegrad.frontend.pytorch.model import TorchModel, from_torch
     from tilegrad.frontend.pytorch.verify import Verification, verify
+
+    from tilegrad.frontend.pytorch.importer import Imported, import_exported
 
 _WHERE = {
     "Imported": "importer",

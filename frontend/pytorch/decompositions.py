@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import torch
@@ -16,15 +16,15 @@ def decompose(ep: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
     return ep.run_decompositions(dict(export_table()))
 
 
-@lru_cache(maxsize=None)
+@cache
 def export_table() -> dict[Any, Callable[..., Any]]:
     """For ``ExportedProgram.run_decompositions``: composite operators are kept where a rule exists."""
-    table = dict(torch.export.default_decompositions())
-    table.update(registered())
+    # PyTorch's own composites win over the registered Python versions, which may leave views that cannot be made functional.
+    table = {**registered(), **dict(torch.export.default_decompositions())}
     return {op: f for op, f in table.items() if overload_name(op) not in load_rules()}
 
 
-@lru_cache(maxsize=None)
+@cache
 def registered() -> dict[Any, Callable[..., Any]]:
     """PyTorch's registered decompositions of operators without a rule; what ``aot_autograd`` takes."""
     import torch._refs  # noqa: F401  (registers)

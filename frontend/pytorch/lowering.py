@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -144,7 +144,7 @@ def common_dtype(*operands: Value | Number) -> str:
     return _common_dtype(keys)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _common_dtype(keys: tuple[Any, ...]) -> str:
     samples = [
         key(1) if isinstance(key, type) else torch.empty((1,) if key[1] else (), dtype=torch_dtype(key[0]), device="meta")

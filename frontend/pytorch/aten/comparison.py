@@ -18,7 +18,11 @@ def _comparison(name: str, op: str, of_bools: str | None = None) -> None:
         dtype = k.promoted(x, y)
         if dtype == "bool":
             dtype = "uint8"
-        if not isinstance(y, Value) and dtype in _INTEGER_LIMITS and not _INTEGER_LIMITS[dtype][0] <= y <= _INTEGER_LIMITS[dtype][1]:
+        if (
+            not isinstance(y, Value)
+            and dtype in _INTEGER_LIMITS
+            and not _INTEGER_LIMITS[dtype][0] <= y <= _INTEGER_LIMITS[dtype][1]
+        ):
             dtype = "int64"
         return getattr(F, op)(k.value(x, dtype), k.value(y, dtype))
 

@@ -115,7 +115,9 @@ def p_norm(k: Lowering, d: Value, p: Number) -> Value:
     else:
         # |d|^p of a zero difference: a base of one, masked, keeps the gradient finite for p < 1.
         zero = F.equal(d, 0.0)
-        total = F.sum(F.where(zero, k.number(0, d.dtype), F.power(F.where(zero, k.number(1, d.dtype), F.abs(d)), float(p))), [axis], False)
+        total = F.sum(
+            F.where(zero, k.number(0, d.dtype), F.power(F.where(zero, k.number(1, d.dtype), F.abs(d)), float(p))), [axis], False
+        )
     none = F.equal(total, 0.0)
     safe = F.where(none, k.number(1, d.dtype), total)
     return F.where(none, k.number(0, d.dtype), F.sqrt(safe) if p == 2 else F.power(safe, 1.0 / float(p)))

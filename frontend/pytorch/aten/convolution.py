@@ -21,7 +21,9 @@ def _attrs(n: int, stride: Ints, padding: Ints, dilation: Ints, groups: int) -> 
 
 def _forward(x: Value, w: Value, attrs: dict[str, Any]) -> Value:
     n = x.ndim - 2
-    return x.tape.bind(getattr(relax.op.nn, _FORWARD[n])(x.expr, w.expr, **{k: list(v) if isinstance(v, tuple) else v for k, v in attrs.items()}))
+    return x.tape.bind(
+        getattr(relax.op.nn, _FORWARD[n])(x.expr, w.expr, **{k: list(v) if isinstance(v, tuple) else v for k, v in attrs.items()})
+    )
 
 
 @aten("convolution", "_convolution")

@@ -91,7 +91,9 @@ class AdvancedIndex:
         self.axes = [i for i, index in enumerate(indices) if index is not None]
         found = [index for index in indices if index is not None]
         if any(i.dtype in ("bool", "uint8") for i in found):
-            raise Cannot("boolean indices select a number of elements that depends on values: use torch.where or multiplication by the mask")
+            raise Cannot(
+                "boolean indices select a number of elements that depends on values: use torch.where or multiplication by the mask"
+            )
         self.index_shape = np.broadcast_shapes(*(i.shape for i in found))
         self.rest = [a for a in range(len(shape)) if a not in self.axes]
         self.order = [*self.axes, *self.rest]

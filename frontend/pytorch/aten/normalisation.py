@@ -114,7 +114,15 @@ def _batch_norm(
 
 @aten("_native_batch_norm_legit_functional")
 def batch_norm_functional(
-    k: Lowering, x: Value, weight: Value | None, bias: Value | None, mean: Value, var: Value, training: bool, momentum: float, eps: float
+    k: Lowering,
+    x: Value,
+    weight: Value | None,
+    bias: Value | None,
+    mean: Value,
+    var: Value,
+    training: bool,
+    momentum: float,
+    eps: float,
 ) -> list[Value | None]:
     results, new = _batch_norm(k, x, weight, bias, mean, var, training, momentum, eps)
     return [*results, *new]

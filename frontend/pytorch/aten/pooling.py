@@ -25,7 +25,9 @@ def _image(x: Value, n: int) -> Value:
     return x.reshape((1, *x.shape)) if len(lead) == 1 else x.reshape((1, 1, *x.shape)) if not lead else x
 
 
-def _max_window(x: Value, extents: Sequence[int], n: int, kernel: Ints, stride: Ints, padding: Ints, dilation: Ints) -> dict[str, Any]:
+def _max_window(
+    x: Value, extents: Sequence[int], n: int, kernel: Ints, stride: Ints, padding: Ints, dilation: Ints
+) -> dict[str, Any]:
     """Attributes with as much padding behind as the result's extents need."""
     pool, pad, dil = pair(kernel, n), pair(padding, n), pair(dilation, n)
     strides = pair(stride, n) if not isinstance(stride, (list, tuple)) or len(stride) else pool
@@ -66,13 +68,25 @@ def _places(k: Lowering, window: Value, size: Sequence[int], w: dict[str, Any]) 
 def _register_max(n: int) -> None:
     @aten(f"max_pool{n}d_with_indices")
     def with_indices(
-        k: Lowering, x: Value, kernel_size: Ints, stride: Ints = (), padding: Ints = 0, dilation: Ints = 1, ceil_mode: bool = False
+        k: Lowering,
+        x: Value,
+        kernel_size: Ints,
+        stride: Ints = (),
+        padding: Ints = 0,
+        dilation: Ints = 1,
+        ceil_mode: bool = False,
     ) -> list[Value]:
         return list(_max_pool(k, n, x, kernel_size, stride, padding, dilation))
 
     @aten(f"max_pool{n}d")
     def values_only(
-        k: Lowering, x: Value, kernel_size: Ints, stride: Ints = (), padding: Ints = 0, dilation: Ints = 1, ceil_mode: bool = False
+        k: Lowering,
+        x: Value,
+        kernel_size: Ints,
+        stride: Ints = (),
+        padding: Ints = 0,
+        dilation: Ints = 1,
+        ceil_mode: bool = False,
     ) -> Value:
         return _max_pool(k, n, x, kernel_size, stride, padding, dilation)[0]
 
@@ -88,7 +102,9 @@ for _n in (1, 2, 3):
     _register_max(_n)
 
 
-def _avg_pool(k: Lowering, n: int, x: Value, kernel: Ints, stride: Ints, padding: Ints, include_pad: bool, divisor: int | None) -> Value:
+def _avg_pool(
+    k: Lowering, n: int, x: Value, kernel: Ints, stride: Ints, padding: Ints, include_pad: bool, divisor: int | None
+) -> Value:
     image = k.wide(_image(x, n)) if "float" in x.dtype else _image(x, n)
     pool, pad = pair(kernel, n), pair(padding, n)
     strides = pair(stride, n) if not isinstance(stride, (list, tuple)) or len(stride) else pool
@@ -110,7 +126,15 @@ def _avg_pool(k: Lowering, n: int, x: Value, kernel: Ints, stride: Ints, padding
 def _register_backward(n: int) -> None:
     @aten(f"max_pool{n}d_with_indices_backward")
     def max_backward(
-        k: Lowering, g: Value, x: Value, kernel: Ints, stride: Ints, padding: Ints, dilation: Ints, ceil_mode: bool, indices: Value
+        k: Lowering,
+        g: Value,
+        x: Value,
+        kernel: Ints,
+        stride: Ints,
+        padding: Ints,
+        dilation: Ints,
+        ceil_mode: bool,
+        indices: Value,
     ) -> Value:
         rows = math.prod(x.shape[:-n])
         size, places = math.prod(x.shape[-n:]), math.prod(g.shape[-n:])

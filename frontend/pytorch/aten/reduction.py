@@ -255,7 +255,9 @@ def logsumexp(k: Lowering, x: Value, dim: Axes, keepdim: bool = False) -> Value:
 
 
 @aten("linalg_vector_norm")
-def vector_norm(k: Lowering, x: Value, ord: Number = 2, dim: Axes = None, keepdim: bool = False, dtype: str | None = None) -> Value:
+def vector_norm(
+    k: Lowering, x: Value, ord: Number = 2, dim: Axes = None, keepdim: bool = False, dtype: str | None = None
+) -> Value:
     wide, axes = k.wide(k.value(x, k.out.dtype)), list(axes_of(dim, x.ndim))
 
     def total(v: Value) -> Value:

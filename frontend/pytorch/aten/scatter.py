@@ -76,8 +76,10 @@ def _identity(reduce: str, dtype: str) -> Number:
 def _along(k: Lowering, index: Value, shape: Sequence[int], axis: int) -> Value:
     """A vector of positions along an axis, repeated over the others."""
     n = math.prod(index.shape)
-    return index.astype("int64").reshape([n if i == axis else 1 for i in range(len(shape))]).broadcast_to(
-        [n if i == axis else d for i, d in enumerate(shape)]
+    return (
+        index.astype("int64")
+        .reshape([n if i == axis else 1 for i in range(len(shape))])
+        .broadcast_to([n if i == axis else d for i, d in enumerate(shape)])
     )
 
 
@@ -150,7 +152,9 @@ def _put_rows(k: Lowering, x: Value, at: AdvancedIndex, index: Value, updates: V
 
 
 @aten("_unsafe_masked_index_put_accumulate")
-def unsafe_masked_index_put_accumulate(k: Lowering, x: Value, mask: Value, indices: Sequence[Value | None], values: Value) -> Value:
+def unsafe_masked_index_put_accumulate(
+    k: Lowering, x: Value, mask: Value, indices: Sequence[Value | None], values: Value
+) -> Value:
     at = AdvancedIndex(k, x.shape, indices)
     shape = [*at.rest_shape[: at.at], *at.index_shape, *at.rest_shape[at.at :]]
     kept = F.where(mask, k.value(values, x.dtype), k.number(0, x.dtype)).broadcast_to(shape)
@@ -205,7 +209,9 @@ def _fitted(k: Lowering, x: Value, axis: int, size: int, extent: int) -> Value:
 
 
 @aten("as_strided_scatter")
-def as_strided_scatter(k: Lowering, x: Value, src: Value, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None) -> Value:
+def as_strided_scatter(
+    k: Lowering, x: Value, src: Value, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None
+) -> Value:
     import numpy as np
 
     places = np.full(tuple(size), storage_offset or 0, np.int64)
