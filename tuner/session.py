@@ -160,9 +160,11 @@ class Session:
                 s.verdict, s.done = verdict, verdict.done
             elif not len(s.space):
                 s.done, s.error = "empty", "the space of legal configs is empty"
+        # Few trials are spread: every task measures its default before any goes on.
+        share = max(1, (self._limits.trials or BATCH * len(self._states)) // max(1, len(self._states)))
         for s in sorted(self._states, key=lambda s: (-s.saving if len(s.space) else 0.0, s.index)):
             if s.done is None and not self._stop():
-                self._round(s)
+                self._round(s, share)
         while not self._stop():
             open_states = [s for s in self._states if s.done is None]
             if not open_states:
@@ -193,9 +195,9 @@ class Session:
             return "converged" if len(s.results) < len(s.space) else "exhausted"
         return None
 
-    def _round(self, s: _State) -> None:
+    def _round(self, s: _State, most: int = BATCH) -> None:
         """One batch of one task."""
-        room = BATCH
+        room = min(BATCH, most)
         if self._limits.trials is not None:
             room = min(room, self._limits.trials - sum(len(t.results) for t in self._states))
         if self._limits.trials_per_task is not None:
