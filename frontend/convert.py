@@ -62,7 +62,7 @@ def _gradient_inputs(n: Node) -> tuple[Node, ...]:
 
 
 def to_graph(rec: Recording, ports: Mapping[Node, Port], outputs: Sequence[Output]) -> Graph:
-    """Emit the recording. Inputs appear in the order of ``ports``."""
+    """Emit the recording. Inputs appear in the order of ``ports``; a leaf without a port becomes a constant."""
     from tilegrad._base.tvm import relax
     from tilegrad.relax_ext.graph import GraphBuilder
 
@@ -76,6 +76,9 @@ def to_graph(rec: Recording, ports: Mapping[Node, Port], outputs: Sequence[Outpu
             continue
         if n.op == "const":
             exprs[n] = relax.const(n.attrs[0], n.type.dtype)
+            continue
+        if rec.is_leaf(n):
+            exprs[n] = relax.const(n.value, n.type.dtype)
             continue
         args = [_stop(builder, i, exprs, stopped) if n.grad and i.stop else exprs[i] for i in n.inputs]
         exprs[n] = _emit(builder, n, args)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -80,20 +81,7 @@ def flush(requested: Sequence[Node] = ()) -> None:
     updates = list(pending.updates.values())
     if not updates:
         return
-    overwritten = {u.base for u in updates}
-    news = {u.new for u in updates}
-    live = [t for r in pending.live if (t := r()) is not None]
-    roots = dict.fromkeys(t._node for t in live if t._node not in news)
-    order = ordered(roots, lambda n: () if n in news else n.inputs)
-    touched = set(overwritten)
-    for n in order:
-        if n not in news and any(i in touched for i in n.inputs):
-            touched.add(n)
-    frozen = [n for n in roots if n in touched and n not in overwritten]
-    states = {id(u.tensor) for u in updates}
-    for t in live:  # another Tensor on the same array keeps the value it had
-        if t._node in overwritten and id(t) not in states:
-            _keep_copy(t)
+    frozen = _release({u.base for u in updates}, {id(u.tensor) for u in updates})
     _run([n for n in dict.fromkeys([*frozen, *requested]) if n.value is None], updates)
     for n in frozen:
         _settle(n, keep_graph=False)
@@ -102,6 +90,36 @@ def flush(requested: Sequence[Node] = ()) -> None:
         u.new.value, u.base.value = u.base.value, None
         _settle(u.new, keep_graph=False)
     pending.updates.clear()
+    _prune()
+
+
+def protect(tensors: Iterable[Any]) -> None:
+    """Before these Tensors' arrays are written by other means: compute whatever live Tensor depends on them."""
+    flush()
+    tensors = list(tensors)
+    frozen = _release({t._node for t in tensors}, {id(t) for t in tensors})
+    _run([n for n in frozen if n.value is None], [])
+    for n in frozen:
+        _settle(n, keep_graph=False)
+    _prune()
+
+
+def _release(overwritten: set[Node], owners: set[int]) -> list[Node]:
+    """The nodes of live Tensors that depend on arrays about to be overwritten. Other Tensors on such an array get a copy."""
+    news = set(pending.updates)
+    live = [t for r in pending.live if (t := r()) is not None]
+    roots = dict.fromkeys(t._node for t in live if t._node not in news)
+    touched = set(overwritten)
+    for n in ordered(roots, lambda n: () if n in news else n.inputs):
+        if n not in news and any(i in touched for i in n.inputs):
+            touched.add(n)
+    for t in live:
+        if t._node in overwritten and id(t) not in owners:
+            _keep_copy(t)
+    return [n for n in roots if n in touched and n not in overwritten]
+
+
+def _prune() -> None:
     pending.live = [r for r in pending.live if (t := r()) is not None and _is_watched(t)]
 
 
@@ -134,17 +152,24 @@ def assign(tensor: Any, new: Node, step: bool) -> None:
 
 def overwrite(tensor: Any, value: np.ndarray) -> None:
     """Write ``value`` into the tensor's own array now; whatever depends on the old one is computed first."""
-    if pending.updates:
-        flush()
     array = value_of(tensor._node)
-    old = tensor._node
-    _settle(old, keep_graph=False)
-    new = Node("leaf", (), (), old.type, -1, old.where)
-    new.bound, new.grad, new.owner = old.bound, old.grad, weakref.ref(tensor)
-    pending.updates[new] = Update(tensor, old, new, False)
-    tensor._node = new
-    flush()
+    _settle(tensor._node, keep_graph=False)
+    protect([tensor])
     np.copyto(array, value)
+
+
+@contextmanager
+def tracing() -> Iterator[dict[Node, Update]]:
+    """Record without effect: yields the updates recorded inside, which are undone at the end."""
+    flush()
+    outer = dict(pending.__dict__)
+    pending.__init__()  # type: ignore[misc]
+    try:
+        yield pending.updates
+    finally:
+        for u in pending.updates.values():
+            u.tensor._node = u.base
+        pending.__dict__.update(outer)
 
 
 def step_is_pending(tensors: Iterable[Any]) -> bool:

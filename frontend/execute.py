@@ -44,7 +44,7 @@ def on_vm(graph: Graph, args: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]
 
     target = tvm.target.Target({"kind": "llvm", "opt-level": 0})
     vm = relax.VirtualMachine(relax.build(graph.module, target), tvm.cpu())
-    results = vm["main"](*[tvm.runtime.tensor(np.ascontiguousarray(args[p.name])) for p in graph.inputs])
+    results = vm["main"](*[tvm.runtime.tensor(np.asarray(args[p.name], order="C")) for p in graph.inputs])
     return {p.name: r.numpy() for p, r in zip(graph.outputs, results, strict=True)}
 
 

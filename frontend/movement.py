@@ -253,7 +253,7 @@ def unbind(x: Any, axis: int = 0) -> list[Tensor]:
 
 
 __all__ = [
-    "broadcast_to", "chunk", "concat", "expand", "expand_dims", "flatten", "flip", "gather", "meshgrid", "one_hot", "outer", "pad",
-    "permute", "positions", "repeat", "reshape", "roll", "several", "split", "squeeze", "stack", "take", "tile", "transpose", "tril",
-    "triu", "unbind",
+    "broadcast_to", "chunk", "concat", "expand", "expand_dims", "flatten", "flip", "gather", "meshgrid", "one_hot", "outer",
+    "pad", "permute", "positions", "repeat", "reshape", "roll", "several", "split", "squeeze", "stack", "take", "tile",
+    "transpose", "tril", "triu", "unbind",
 ]  # fmt: skip

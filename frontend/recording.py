@@ -63,7 +63,8 @@ class Node:
     """
 
     __slots__ = (
-        "__weakref__", "attrs", "bound", "depth", "grad", "inputs", "op", "owner", "sig", "stale", "stop", "type", "value", "where",
+        "__weakref__", "attrs", "bound", "depth", "grad", "inputs", "op", "owner", "sig", "stale", "stop", "type", "value",
+        "where",
     )  # fmt: skip
 
     op: str

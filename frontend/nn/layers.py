@@ -45,8 +45,8 @@ class _Conv(Module):
     transposed = False
 
     def __init__(
-        self, in_channels: int, out_channels: int, kernel_size: Size, stride: Size = 1, padding: Size | str = 0, dilation: Size = 1,
-        groups: int = 1, bias: bool = True, output_padding: Size = 0,
+        self, in_channels: int, out_channels: int, kernel_size: Size, stride: Size = 1, padding: Size | str = 0,
+        dilation: Size = 1, groups: int = 1, bias: bool = True, output_padding: Size = 0,
     ) -> None:  # fmt: skip
         super().__init__()
         if in_channels % groups or out_channels % groups:
@@ -76,7 +76,8 @@ class _Conv(Module):
         return NF._conv(self.rank, x, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups)
 
     def extra_repr(self) -> str:
-        return f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}"
+        kind = f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}"
+        return f"{self.in_channels}, {self.out_channels}, {kind}"
 
 
 class Conv1d(_Conv):
@@ -101,8 +102,8 @@ class _ConvTranspose(_Conv):
     transposed = True
 
     def __init__(
-        self, in_channels: int, out_channels: int, kernel_size: Size, stride: Size = 1, padding: Size = 0, output_padding: Size = 0,
-        groups: int = 1, bias: bool = True, dilation: Size = 1,
+        self, in_channels: int, out_channels: int, kernel_size: Size, stride: Size = 1, padding: Size = 0,
+        output_padding: Size = 0, groups: int = 1, bias: bool = True, dilation: Size = 1,
     ) -> None:  # fmt: skip
         super().__init__(in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, output_padding)
 

@@ -1,0 +1,112 @@
+"""compile and compile_step: the same numbers as the imperative loop and as PyTorch, over the model's own arrays."""
+
+import numpy as np
+import pytest
+
+import tilegrad as tg
+from tilegrad.frontend import evaluate
+
+
+def small(seed=0):
+    tg.manual_seed(seed)
+    return tg.nn.Sequential(tg.nn.Linear(12, 8), tg.nn.ReLU(), tg.nn.Linear(8, 4))
+
+
+def batch(n, seed=0):
+    rng = np.random.default_rng(seed)
+    return rng.standard_normal((n, 12)).astype("float32"), rng.integers(0, 4, n)
+
+
+@pytest.fixture(scope="module")
+def trained():
+    """A compiled Adam step after some steps, and an equal model trained by the imperative loop."""
+    a, b = small(), small()
+    oa, ob = tg.optim.Adam(a.parameters(), lr=0.01), tg.optim.Adam(b.parameters(), lr=0.01)
+    x, y = batch(8)
+    step = tg.compile_step(a, tg.nn.functional.cross_entropy, oa, (x, y))
+    losses = []
+    for i in range(6):
+        if i == 3:
+            oa.lr = ob.lr = 0.002
+        n = 8 if i != 4 else 5
+        loss = tg.nn.functional.cross_entropy(b(x[:n]), y[:n])
+        ob.zero_grad()
+        loss.backward()
+        ob.step()
+        losses.append((float(step(x[:n], y[:n])), loss.item()))
+    return step, a, b, losses, (x, y)
+
+
+def test_step_equals_loop(trained):
+    step, a, b, losses, _ = trained
+    for ours, loop in losses:
+        assert ours == pytest.approx(loop, rel=1e-6)
+    for p, q in zip(a.parameters(), b.parameters(), strict=True):
+        np.testing.assert_allclose(p.numpy(), q.numpy(), rtol=1e-5, atol=1e-7)
+    assert step.optimizer.count.item() == 6
+
+
+def test_entries_agree_with_the_virtual_machine(trained):
+    step = trained[0]
+    before = {k: v.copy() for k, v in step.states.items()}
+    check = step.verify()
+    assert check.ok, str(check)
+    for k, v in step.states.items():  # verifying and profiling train nothing
+        np.testing.assert_array_equal(v, before[k])
+    assert step.profile()
+    for k, v in step.states.items():
+        np.testing.assert_array_equal(v, before[k])
+
+
+def test_evaluate_and_predict(trained):
+    step, a, _, _, (x, y) = trained
+    loss, prediction = step.evaluate(x, y)
+    np.testing.assert_array_equal(prediction, step.predict(x))
+    np.testing.assert_allclose(prediction, a(x).numpy(), rtol=1e-5, atol=1e-6)
+    assert float(loss) == pytest.approx(tg.nn.functional.cross_entropy(a(x), y).item(), rel=1e-5)
+
+
+def test_export_and_load_continue_training(trained, tmp_path):
+    step, a, _, _, (x, y) = trained
+    step.export(tmp_path / "step")
+    loaded = tg.load(tmp_path / "step")
+    for _ in range(3):
+        assert float(loaded(x, y)) == float(step(x, y))
+    np.testing.assert_array_equal(loaded.state("0.weight"), a[0].weight.numpy())
+
+
+def test_pending_values_are_computed_before_a_step(trained):
+    step, a, _, _, (x, y) = trained
+    pending = a(x)
+    expected = step.predict(x)
+    step(x, y)
+    np.testing.assert_allclose(pending.numpy(), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_compiled_function():
+    W = tg.tensor(np.ones((3, 2), "float32"), requires_grad=True)
+    scale = tg.tensor(2.0)
+
+    def f(x):
+        return {"y": x @ W * scale, "same": x}
+
+    g = tg.compile(f, [np.zeros((4, 3), "float32")])
+    x = np.arange(12, dtype="float32").reshape(4, 3)
+    out = g(x)
+    np.testing.assert_array_equal(out["y"], x @ np.ones((3, 2), "float32") * 2)
+    np.testing.assert_array_equal(out["same"], x)
+    W.assign_(np.full((3, 2), 3.0))  # a Tensor with requires_grad stays variable
+    np.testing.assert_array_equal(g(x)["y"], x @ np.full((3, 2), 3.0, "float32") * 2)
+    assert g(x[:2])["y"].shape == (2, 2)  # another shape, another library
+
+
+def test_tracing_leaves_no_trace():
+    model = small()
+    x, y = batch(4)
+    opt = tg.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    before = model.state_dict()
+    tg.compile_step(model, tg.nn.functional.cross_entropy, opt, (x, y))
+    for k, v in model.state_dict().items():
+        np.testing.assert_array_equal(v, before[k])
+    assert all(p.grad is None for p in model.parameters())
+    assert not evaluate.pending.updates
