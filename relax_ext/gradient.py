@@ -57,7 +57,7 @@ def grad(builder: GraphBuilder, loss: relax.Var, wrt: Sequence[relax.Var]) -> li
             "Reduce it with sum() or mean(), or use vjp with a cotangent of that shape.",
         )  # fmt: skip
     _check_float("grad, argument 'loss'", loss)
-    return vjp(builder, [loss], [relax.const(np.ones(shape_of(loss), str(loss.ty.dtype)))], wrt)
+    return vjp(builder, [loss], [relax.const(np.ones(shape_of(loss)), str(loss.ty.dtype))], wrt)
 
 
 class Walk:

@@ -85,7 +85,7 @@ class _Custom(Region):
         inside = {v for v, _ in walk.bindings[self.start : self.stop]}
         stray = next((v for v in inside if walk.cotangent(v) is not None and v not in self.outputs), None)
         if stray is not None:
-            raise UsageError("custom_vjp", f"an inner value '{stray.name_hint}' that is used outside", "use of its results only")
+            raise UsageError("custom_vjp", f"an inner value '{stray.name}' that is used outside", "use of its results only")
         given = [walk.cotangent(v) for v in self.outputs]
         if all(g is None for g in given):
             return

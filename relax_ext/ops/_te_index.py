@@ -84,4 +84,5 @@ def _scatter_add(name: str, updates: te.Tensor, indices: te.Tensor, shape: Ints,
 
 
 def _list(i: Any) -> list[tirx.Expr]:
-    return list(i) if isinstance(i, (list, tuple)) else [i]
+    """Loop variables of a grid, which gives a lone variable for one axis."""
+    return [i] if isinstance(i, tirx.Var) else list(i)

@@ -214,3 +214,13 @@ def slice_scatter(n: Node, g: Value):
     gy = piece(g, axis, start, end, step)
     mask = spread(gy.zeros_like() + 1.0, axis, n.x.shape[axis], start, step)
     return F.where(mask > 0.0, 0.0, g), gy
+
+
+@vjp_rule("relax.layout_transform")
+def layout_transform(n: Node, g: Value):
+    """z = x laid out by an index map: g laid out by its inverse, padding cut off."""
+    inverse, _ = n.call.attrs.index_map.non_surjective_inverse(list(n.x.shape))
+    g = F.layout_transform(g, inverse)
+    for axis, extent in enumerate(n.x.shape):
+        g = piece(g, axis, 0, extent) if g.shape[axis] != extent else g
+    return g

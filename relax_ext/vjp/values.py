@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
+from math import prod
 from types import NotImplementedType
 from typing import Any
 
@@ -199,21 +200,33 @@ class Value:
         return F.sum(self, None if axes is None else list(axes), keepdims)
 
     def reshape(self, shape: Sequence[int]) -> Value:
-        """The same elements in another shape; nothing is emitted when the shape is already right."""
-        return self if tuple(shape) == self.shape else F.reshape(self, tuple(shape))
+        """The same elements in another shape (-1: what is left); a reshape of a reshape becomes one, or none."""
+        known = prod(d for d in shape if d != -1)
+        shape = tuple(prod(self.shape) // known if d == -1 else int(d) for d in shape)
+        source, inner = self, self.tape.definition(self.expr)
+        if shape != self.shape and isinstance(inner, ir.Call) and op_name(inner) == "relax.reshape":
+            source = Value(self.tape, inner.args[0])
+        return source if shape == source.shape else F.reshape(source, shape)
 
     def broadcast_to(self, shape: Sequence[int]) -> Value:
         """Repeat along new and unit axes."""
         return self if tuple(shape) == self.shape else F.broadcast_to(self, tuple(shape))
 
     def permute(self, axes: Sequence[int]) -> Value:
-        """Transpose; a transpose of a transpose becomes one, or none."""
+        """Transpose; a transpose of a transpose becomes one, or none, and that of a product a product of transposes."""
         source, axes = self, tuple(int(a) for a in axes)
         inner = self.tape.definition(self.expr)
         if isinstance(inner, ir.Call) and op_name(inner) == "relax.permute_dims":
             first = permutation(inner)
             source, axes = Value(self.tape, inner.args[0]), tuple(first[a] for a in axes)
-        return source if axes == tuple(range(len(axes))) else F.permute_dims(source, list(axes))
+        if axes == tuple(range(len(axes))):
+            return source
+        n = len(axes)
+        if self.expr in self.tape.pending and op_name(inner) == "relax.matmul" and axes == (*range(n - 2), n - 1, n - 2):
+            x, y = (Value(self.tape, a) for a in inner.args)
+            if x.ndim > 1 and y.ndim > 1:  # so that a weight gradient comes out in the weight's own layout
+                return F.matmul(y.mT, x.mT, out_dtype=self.dtype)
+        return F.permute_dims(source, list(axes))
 
     @property
     def mT(self) -> Value:  # noqa: N802  (the name of NumPy and PyTorch)
