@@ -72,7 +72,12 @@ def build_graphs(
     if found is not None:
         library, entry = found
         choices = {name: Choice(**c) for name, c in entry["choices"].items()}
-        return Build(runtime.Library(library, entry["manifest"]), graphs, machine, choices)
+
+        def recipe() -> runtime.Recipe:  # export makes other forms of the library; only then is anything lowered
+            programs = {name: lower(graph, name) for name, graph in graphs.items()}
+            return runtime.Recipe(programs, _schedule(programs, machine, records)[1], machine, prefix)
+
+        return Build(runtime.Library(library, entry["manifest"], recipe), graphs, machine, choices)
     programs = {name: lower(graph, name) for name, graph in graphs.items()}
     choices, scheduled = _schedule(programs, machine, records)
     built = runtime.build(programs, scheduled, machine, prefix=prefix)

@@ -6,6 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tilegrad.runtime.builder import Recipe as Recipe
     from tilegrad.runtime.builder import build as build
     from tilegrad.runtime.deploy import Loaded as Loaded
     from tilegrad.runtime.deploy import load as load
@@ -14,7 +15,8 @@ if TYPE_CHECKING:
     from tilegrad.runtime.package import export as export
 
 _HOMES = {
-    "build": "builder", "Context": "library", "Library": "library", "export": "package", "load": "deploy", "Loaded": "deploy",
+    "build": "builder", "Recipe": "builder", "Context": "library", "Library": "library",
+    "export": "package", "load": "deploy", "Loaded": "deploy",
 }  # fmt: skip
 
 

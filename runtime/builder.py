@@ -70,7 +70,7 @@ class Recipe:
         if path is None:
             path = cache.put(f"libraries/{key}.so", self._link())
             log.info("built %s (%d kernels) in %.2f s", path, len(self._used), time.perf_counter() - start)
-        return Library(path, self.manifest, self)
+        return Library(path, self.manifest, lambda: self)
 
     def static_library(self) -> bytes:
         """The archive. Names that only its own objects share begin with ``<prefix>__`` in it and are hidden."""
@@ -84,7 +84,7 @@ class Recipe:
     def _used(self) -> dict[str, Any]:
         used = {c.kernel for p in self.programs.values() for c in p.calls}
         chosen = {name: k for name, k in self.kernels.items() if name in used}
-        _check_arity(self.programs, chosen)
+        _check_arguments(self.programs, chosen)
         return chosen
 
     @cached_property
@@ -100,7 +100,8 @@ class Recipe:
 
     @cached_property
     def _source(self) -> emit.Source:
-        return emit.emit(self.programs, self._symbols, self.manifest)
+        manifest = self.manifest  # first, because it checks names and states
+        return emit.emit(self.programs, self._symbols, manifest)
 
     def _objects(self, work: Path) -> list[Path]:
         """Objects of the tables (in ``work``), the runtime and the kernels."""
@@ -141,12 +142,22 @@ def _runtime_object(compiler: toolchain.Toolchain, target: Target, cflags: Seque
     return path
 
 
-def _check_arity(programs: Mapping[str, Program], kernels: Mapping[str, Any]) -> None:
+def _check_arguments(programs: Mapping[str, Program], kernels: Mapping[str, Any]) -> None:
+    """Every call passes what its kernel was compiled for; nothing checks it again at run time."""
     for entry, program in programs.items():
         for call in program.calls:
-            k = kernels.get(call.kernel)
-            if k is None:
-                raise UsageError(f"program '{entry}'", f"a call of '{call.kernel}'", f"one of the kernels {', '.join(kernels)}")
-            takes = len(k.func.params) - (1 if k.scratch_bytes else 0)
-            if takes != len(call.args):
-                raise UsageError(f"program '{entry}', call of '{call.kernel}'", f"{len(call.args)} arguments", f"{takes}")
+            where = f"program '{entry}', call of '{call.kernel}'"
+            if call.kernel not in kernels:
+                raise UsageError(where, "an unknown kernel", f"one of {', '.join(kernels)}")
+            if missing := [a for a in call.args if a not in program.buffers]:
+                raise UsageError(where, f"unknown buffers {missing}", "declared ones")
+            k = kernels[call.kernel]
+            takes = [_typed(p) for p in k.func.params]
+            gives = [_typed(program.buffers[a]) for a in call.args] + ([f"uint8[{k.scratch_bytes}]"] if k.scratch_bytes else [])
+            if gives != takes:
+                raise UsageError(where, ", ".join(gives), ", ".join(takes))
+
+
+def _typed(buffer: Any) -> str:
+    """Dtype and shape of a Program's or a kernel's buffer."""
+    return f"{buffer.dtype}[{', '.join(str(int(d)) for d in buffer.shape)}]"

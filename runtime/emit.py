@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -10,13 +11,11 @@ from typing import Any
 import numpy as np
 
 from tilegrad._base.errors import UsageError
-from tilegrad.runtime.program import Buffer, Program
+from tilegrad.runtime.program import Buffer, Program, numpy_dtype
 
 ALIGN = 64
 INLINE_CONSTANTS = 4096
 """Up to this many bytes of constants are C text; more are taken in from a file by the assembler."""
-
-_CODES = {"int": 0, "uint": 1, "float": 2, "bfloat": 4, "bool": 6}
 
 
 @dataclass(frozen=True)
@@ -37,7 +36,7 @@ class Source:
 
 
 def emit(programs: Mapping[str, Program], kernels: Mapping[str, Kernel], manifest: Mapping[str, Any]) -> Source:
-    """Generate the tables. Raises UsageError when a program refers to buffers or kernels that do not exist."""
+    """Generate the tables. Raises UsageError when a temporary does not fit the arena, or a buffer is no port that must be one."""
     w = _Writer(manifest["prefix"])
     offsets = _state_offsets(manifest["states"])
     for name, program in programs.items():
@@ -65,13 +64,6 @@ def _string(text: str) -> str:
     return json.dumps(text).replace("??", '?""?')
 
 
-def _dtype(dtype: str) -> str:
-    kind = dtype.rstrip("0123456789")
-    if kind not in _CODES:
-        raise UsageError("buffer dtype", repr(dtype), f"one of {', '.join(_CODES)} with a width")
-    return f"{{{_CODES[kind]}, {dtype[len(kind) :] or 8}, 1}}"
-
-
 @dataclass
 class _Writer:
     prefix: str
@@ -81,79 +73,60 @@ class _Writer:
     symbols: dict[str, None] = field(default_factory=dict)
     constants: dict[bytes, int] = field(default_factory=dict)
     constant_bytes: int = 0
-    num_buffers: int = 0
     num_args: int = 0
     arena_bytes: int = 0
 
     def entry(self, name: str, program: Program, kernels: Mapping[str, Kernel], offsets: Mapping[str, int]) -> None:
         """Tables of one entry: buffers, ports, calls, arguments."""
-        index = {b: i for i, b in enumerate(program.buffers)}
-        buffers = [self._buffer(b, offsets, program) for b in program.buffers.values()]
+        real = [b for b in program.buffers.values() if b.role != "view"]
+        index = {b.name: i for i, b in enumerate(real)}
+        index |= {b.name: index[_base(b, program).name] for b in program.buffers.values() if b.role == "view"}
+        buffers = [self._buffer(b, offsets, program) for b in real]
         scratch: dict[int, int] = {}
         calls: list[str] = []
         args: list[int] = []
         for call in program.calls:
-            if call.kernel not in kernels:
-                raise UsageError(f"program '{name}'", f"a call of '{call.kernel}'", f"one of its kernels: {', '.join(kernels)}")
             kernel = kernels[call.kernel]
-            missing = [a for a in call.args if a not in index]
-            if missing:
-                raise UsageError(f"program '{name}', call of '{call.kernel}'", f"unknown buffers {missing}", "declared ones")
             these = [index[a] for a in call.args]
             if size := kernel.scratch_bytes:
                 if size not in scratch:
                     scratch[size] = len(buffers)
                     at = _round_up(program.arena_bytes)
                     self.arena_bytes = max(self.arena_bytes, at + size)
-                    buffers.append(self._row("TG_TEMP", (size,), "uint8", size, str(at)))
+                    buffers.append(_row("TG_TEMP", size, at))
                 these.append(scratch[size])
             self.symbols[kernel.symbol] = None
             calls.append(f"{{__tvm_ffi_{kernel.symbol}, {_string(call.kernel)}, {len(args)}, {len(these)}}}")
             args += these
-        ports = [f"{{{_string(p)}, {index[p]}, {int(_is_written(program, p))}}}" for p in program.ports]
+        uses = [[at for at, a in enumerate(args) if a == index[p]] for p in program.ports]
+        starts = itertools.accumulate(map(len, uses), initial=0)
+        ports = [f"{{{_string(p)}, {index[p]}, {at}, {len(u)}}}" for p, at, u in zip(program.ports, starts, uses, strict=False)]
         n = len(self.entries)
         self._table(f"static const tgrt_buffer buffers_{n}", buffers)
         self._table(f"static const tgrt_port ports_{n}", ports)
         self._table(f"static const tgrt_call calls_{n}", calls)
-        self._table(f"static const uint32_t args_{n}", [str(a) for a in args])
+        self._numbers(f"args_{n}", args)
+        self._numbers(f"uses_{n}", [at for u in uses for at in u])
         self.entries.append(
-            f"{{{_string(name)}, buffers_{n}, ports_{n}, calls_{n}, args_{n}, "
-            f"{len(buffers)}, {len(ports)}, {len(calls)}, {len(args)}, {self.num_buffers}, {self.num_args}}}"
+            f"{{{_string(name)}, buffers_{n}, ports_{n}, calls_{n}, args_{n}, uses_{n}, "
+            f"{len(ports)}, {len(calls)}, {len(args)}, {self.num_args}}}"
         )
-        self.num_buffers += len(buffers)
         self.num_args += len(args)
 
     def _buffer(self, b: Buffer, offsets: Mapping[str, int], program: Program) -> str:
         if b.role == "const":
-            return self._row("TG_CONST", b.shape, b.dtype, b.nbytes, "0", self._constant(b))
+            return _row("TG_CONST", b.nbytes, 0, _element_bytes(b), self._constant(b))
         if b.role == "temp":
             if b.offset is None or b.offset % ALIGN or b.offset + b.nbytes > program.arena_bytes:
                 where = f"program '{program.name}', temporary '{b.name}'"
                 raise UsageError(where, f"offset {b.offset}", f"a multiple of {ALIGN} within {program.arena_bytes} bytes")
             self.arena_bytes = max(self.arena_bytes, program.arena_bytes)
-            return self._row("TG_TEMP", b.shape, b.dtype, b.nbytes, str(b.offset))
-        if b.role == "view":
-            base = program.buffers.get(b.view_of or "")
-            if base is None or base.role == "view" or (base.nbytes, base.dtype) != (b.nbytes, b.dtype):
-                where = f"program '{program.name}', view '{b.name}'"
-                raise UsageError(
-                    where, f"a view of {b.view_of!r}", "a buffer of the same size and dtype that is not itself a view"
-                )
-            return self._row("TG_VIEW", b.shape, b.dtype, b.nbytes, str(list(program.buffers).index(base.name)))
+            return _row("TG_TEMP", b.nbytes, b.offset)
         if b.name not in program.ports:
             raise UsageError(
                 f"program '{program.name}', {b.role} '{b.name}'", "a buffer that is no port", "every such buffer among the ports"
             )
-        return self._row(f"TG_{b.role.upper()}", b.shape, b.dtype, b.nbytes, str(offsets.get(b.name, 0)))
-
-    def _row(self, role: str, shape: tuple[int, ...], dtype: str, nbytes: int, offset: str, data: str = "0") -> str:
-        strides = [1] * len(shape)
-        for i in range(len(shape) - 2, -1, -1):
-            strides[i] = strides[i + 1] * shape[i + 1]
-        return (
-            f"{{{data}, ints + {self._ints(shape)}, ints + {self._ints(tuple(strides))}, "
-            f"{nbytes}u, {offset}u, {len(shape)}, {_dtype(dtype)}, {role}}}"
-        )
+        return _row(f"TG_{b.role.upper()}", b.nbytes, offsets.get(b.name, 0), _element_bytes(b))
 
     def _ints(self, values: tuple[int, ...]) -> int:
         if values not in self.ints:
@@ -174,6 +147,9 @@ class _Writer:
         self.lines.append(
             f"{head}[] = {{" + ("" if len(rows) > 1 else " ") + ",".join(f"\n    {r}" for r in rows or ["0"]) + "};\n"
         )
+
+    def _numbers(self, name: str, values: list[int]) -> None:
+        self.lines.append(f"static const uint32_t {name}[] = {{{', '.join(map(str, values or [0]))}}};\n")
 
     def finish(self, manifest: Mapping[str, Any], offsets: Mapping[str, int]) -> Source:
         """The whole file."""
@@ -202,7 +178,7 @@ class _Writer:
         self.lines += [
             f"static const char manifest[] =\n    {_long_string(text)};\n",
             f"static const tgrt_library library = {{{_string(self.prefix)}, manifest, {_string(features)}, entries, states, "
-            f"{len(self.entries)}, {len(states)}, {self.num_buffers}, {self.num_args}, "
+            f"{len(self.entries)}, {len(states)}, {self.num_args}, "
             f"{end_of_states}u, {self.arena_bytes}u}};\n",
             _FUNCTIONS.replace("PREFIX", self.prefix),
         ]
@@ -213,9 +189,21 @@ class _Writer:
         return Source(body, b"" if inline else blob, tuple(exports))
 
 
-def _is_written(program: Program, name: str) -> bool:
-    outs = (program.buffers[a] for c in program.calls for a in c.args[len(c.args) - c.num_outputs :])
-    return any(name in (b.name, b.view_of) for b in outs)
+def _base(view: Buffer, program: Program) -> Buffer:
+    """The buffer whose memory a view shows."""
+    base = program.buffers.get(view.view_of or "")
+    if base is None or base.role == "view" or (base.nbytes, base.dtype) != (view.nbytes, view.dtype):
+        where = f"program '{program.name}', view '{view.name}'"
+        raise UsageError(where, f"a view of {view.view_of!r}", "a buffer of the same size and dtype that is not itself a view")
+    return base
+
+
+def _element_bytes(b: Buffer) -> int:
+    return np.dtype(numpy_dtype(b.dtype)).itemsize
+
+
+def _row(role: str, nbytes: int, offset: int, align: int = 1, data: str = "0") -> str:
+    return f"{{{data}, {nbytes}u, {offset}u, {role}, {align}}}"
 
 
 def _constants(blob: bytes, inline: bool) -> list[str]:

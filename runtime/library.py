@@ -27,9 +27,9 @@ _NO_CONTEXT, _BUSY = 1, 2
 class Library:
     """A shared library and what its manifest says about it. Loaded into the process when first needed."""
 
-    def __init__(self, path: Path, manifest: dict[str, Any], recipe: Recipe | None = None) -> None:
+    def __init__(self, path: Path, manifest: dict[str, Any], recipe: Callable[[], Recipe] | None = None) -> None:
         self.recipe = recipe
-        """What it was built from; None for an exported library."""
+        """Makes what it was built from; None for an exported library."""
         self.path = path
         self.manifest = manifest
         self.entries: dict[str, tuple[Port, ...]] = ports_of(manifest)
@@ -119,6 +119,18 @@ class Context:
             if status:
                 raise self._error(status, entry)
             return outputs
+
+        return call
+
+    def caller(self, entry: str) -> Callable[[Any], None]:
+        """A function of the C argument array (one pointer per port, NULL for the context's own state) that checks nothing but
+        the status: for callers that keep their arrays bound. Raises LibraryError or UsageError when the call fails."""
+        _, function = self._entry(entry)
+
+        def call(pointers: Any) -> None:
+            status = function(self._pointer, pointers)
+            if status:
+                raise self._error(status, entry)
 
         return call
 

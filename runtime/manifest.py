@@ -54,7 +54,8 @@ def make(programs: Mapping[str, Program], target: Target, prefix: str, tvm_versi
     states: dict[str, dict[str, Any]] = {}
     entries: dict[str, Any] = {}
     for entry, program in programs.items():
-        written = {a for c in program.calls for a in c.args[len(c.args) - c.num_outputs :]}
+        outputs = [program.buffers.get(a) for c in program.calls for a in c.args[len(c.args) - c.num_outputs :]]
+        written = {b.view_of or b.name for b in outputs if b}
         ports = []
         for name in program.ports:
             b = program.buffers[name]

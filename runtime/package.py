@@ -45,14 +45,15 @@ def export(
         raise LibraryError(
             "export", f"the exported library {library.path}", "a library built in this process", "Copy its folder."
         )
-    if prefix is not None and prefix != library.manifest["prefix"]:
-        library = library.recipe.with_prefix(prefix).library()
-    assert library.recipe is not None
+    recipe = library.recipe()
+    if prefix is not None and prefix != recipe.prefix:
+        recipe = recipe.with_prefix(prefix)
+        library = recipe.library()
     arrays = checked_states(library.manifest, states)
     name = library.manifest["prefix"]
     contents: dict[str, bytes] = {
         f"lib{name}.so": cache.content(library.path),
-        f"lib{name}.a": library.recipe.static_library(),
+        f"lib{name}.a": recipe.static_library(),
         f"{name}.h": header.header(library.manifest, notes or {}).encode(),
         f"{name}.hpp": wrapper.wrapper(library.manifest).encode(),
         "main.c": example.example(library.manifest).encode(),

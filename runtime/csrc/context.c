@@ -52,17 +52,16 @@ const char *tgrt_last_error(const tgrt_library *lib, const tgrt_context *ctx) {
   return ctx->error;
 }
 
-/* ---- memory: pool, tensors, arguments, states, arena ---- */
+/* ---- memory: pool, arguments, states, arena ---- */
 
 typedef struct {
-  uint64_t pool, tensors, args, states, arena, total;
+  uint64_t pool, args, states, arena, total;
 } tgrt_layout;
 
 static tgrt_layout layout_of(const tgrt_library *lib, int num_threads) {
   tgrt_layout at;
   at.pool = 0;
-  at.tensors = TG_ROUND_UP(at.pool + tgrt_pool_bytes(num_threads));
-  at.args = TG_ROUND_UP(at.tensors + lib->num_buffers * sizeof(tgrt_tensor));
+  at.args = TG_ROUND_UP(at.pool + tgrt_pool_bytes(num_threads));
   at.states = TG_ROUND_UP(at.args + lib->num_args * sizeof(tgrt_value));
   at.arena = TG_ROUND_UP(at.states + lib->state_bytes);
   at.total = at.arena + TG_ROUND_UP(lib->arena_bytes);
@@ -82,22 +81,29 @@ size_t tgrt_workspace_size(const tgrt_library *lib, int num_threads) {
   return (size_t)layout_of(lib, threads_or_default(num_threads)).total + TG_ALIGN - 1;
 }
 
-static void fill_tensors(const tgrt_library *lib, tgrt_context *ctx) {
+/* Where a buffer lies that no caller supplies; NULL for inputs and outputs. */
+static void *own_data(const tgrt_context *ctx, const tgrt_buffer *b) {
+  switch (b->role) {
+    case TG_STATE:
+    case TG_HYPER:
+      return ctx->states + b->offset;
+    case TG_TEMP:
+      return ctx->arena + b->offset;
+    case TG_CONST:
+      return (void *)(uintptr_t)b->data;
+    default:
+      return NULL;
+  }
+}
+
+static void fill_args(const tgrt_library *lib, tgrt_context *ctx) {
   for (uint32_t e = 0; e < lib->num_entries; ++e) {
     const tgrt_entry *entry = &lib->entries[e];
-    tgrt_tensor *tensors = ctx->tensors + entry->first_buffer;
-    tgrt_value *args = ctx->args + entry->first_arg;
-    for (uint32_t i = 0; i < entry->num_buffers; ++i) {
-      const tgrt_buffer *b = &entry->buffers[i];
-      void *data = NULL;
-      if (b->role == TG_CONST) data = (void *)(uintptr_t)b->data;
-      if (b->role == TG_TEMP) data = ctx->arena + b->offset;
-      tensors[i] = (tgrt_tensor){data, 1, 0, b->ndim, b->dtype, b->shape, b->strides, 0};
-    }
     for (uint32_t i = 0; i < entry->num_args; ++i) {
-      args[i].type_index = 7;
-      args[i].zero = 0;
-      args[i].value.p = &tensors[entry->args[i]];
+      tgrt_value *arg = &ctx->args[entry->first_arg + i];
+      arg->type_index = TGRT_POINTER;
+      arg->zero = 0;
+      arg->value.p = own_data(ctx, &entry->buffers[entry->args[i]]);
     }
   }
 }
@@ -153,11 +159,10 @@ tgrt_context *tgrt_context_create(const tgrt_library *lib, int num_threads, void
   ctx->num_threads = num_threads;
   ctx->process = tgrt_process();
   ctx->pool = (tgrt_pool *)(void *)(base + at.pool);
-  ctx->tensors = (tgrt_tensor *)(void *)(base + at.tensors);
   ctx->args = (tgrt_value *)(void *)(base + at.args);
   ctx->states = base + at.states;
   ctx->arena = base + at.arena;
-  fill_tensors(lib, ctx);
+  fill_args(lib, ctx);
   if (tgrt_pool_start(ctx->pool, ctx, num_threads)) {
     tgrt_set_error(NULL, "cannot start %d threads", num_threads);
     free(ctx->block);
@@ -212,25 +217,22 @@ int tgrt_leave(tgrt_context *ctx, int status) {
 }
 
 static int bind_ports(tgrt_context *ctx, const tgrt_entry *entry, void *const *ports) {
-  tgrt_tensor *tensors = ctx->tensors + entry->first_buffer;
+  tgrt_value *args = ctx->args + entry->first_arg;
   for (uint32_t i = 0; i < entry->num_ports; ++i) {
     const tgrt_port *port = &entry->ports[i];
     const tgrt_buffer *b = &entry->buffers[port->buffer];
     void *data = ports ? ports[i] : NULL;
-    if (!data && (b->role == TG_STATE || b->role == TG_HYPER)) data = ctx->states + b->offset;
+    if (!data) data = own_data(ctx, b);
     if (!data && b->bytes) {
       tgrt_set_error(ctx, "%s: argument %u ('%s') is NULL", entry->name, (unsigned)i, port->name);
       return TG_ERR_ARGUMENT;
     }
-    if ((uintptr_t)data & (uintptr_t)((b->dtype.bits + 7) / 8 - 1)) {
-      tgrt_set_error(ctx, "%s: argument %u ('%s') is not aligned to its element of %d bytes", entry->name, (unsigned)i, port->name,
-                   (b->dtype.bits + 7) / 8);
+    if ((uintptr_t)data & (uintptr_t)(b->align - 1)) {
+      tgrt_set_error(ctx, "%s: argument %u ('%s') is not aligned to its element of %d bytes", entry->name, (unsigned)i, port->name, b->align);
       return TG_ERR_ARGUMENT;
     }
-    tensors[port->buffer].data = data;
+    for (uint32_t u = port->first_use; u < port->first_use + port->num_uses; ++u) args[entry->uses[u]].value.p = data;
   }
-  for (uint32_t i = 0; i < entry->num_buffers; ++i)
-    if (entry->buffers[i].role == TG_VIEW) tensors[i].data = tensors[entry->buffers[i].offset].data;
   return TG_OK;
 }
 

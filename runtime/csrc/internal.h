@@ -32,7 +32,6 @@ struct tgrt_context {
   int num_threads;
   long process; /* the process whose threads are in the pool */
   tgrt_pool *pool;
-  tgrt_tensor *tensors;
   tgrt_value *args;
   unsigned char *states;
   unsigned char *arena;

@@ -14,33 +14,18 @@
 #define TG_PUBLIC
 #endif
 
-/* ---- kernel ABI (DLPack tensor, tagged value, packed call, parallel launch) ---- */
+/* ---- kernel ABI (tagged value, packed call, parallel launch) ---- */
 
 typedef struct {
-  uint8_t code; /* 0 int, 1 uint, 2 float, 4 bfloat, 6 bool */
-  uint8_t bits;
-  uint16_t lanes;
-} tgrt_dtype;
-
-typedef struct {
-  void *data;
-  int32_t device_type; /* 1: CPU */
-  int32_t device_id;
-  int32_t ndim;
-  tgrt_dtype dtype;
-  const int64_t *shape;
-  const int64_t *strides;
-  uint64_t byte_offset;
-} tgrt_tensor;
-
-typedef struct {
-  int32_t type_index; /* 7: pointer to a tensor */
+  int32_t type_index; /* TGRT_POINTER */
   int32_t zero;
   union {
     int64_t i;
     void *p;
   } value;
 } tgrt_value;
+
+enum { TGRT_POINTER = 4 };
 
 typedef int (*tgrt_kernel)(void *self, tgrt_value *args, int num_args, tgrt_value *result);
 
@@ -53,24 +38,20 @@ typedef int (*tgrt_task)(int task, tgrt_parallel_env *env, void *data);
 
 /* ---- tables ---- */
 
-enum tgrt_role { TG_INPUT, TG_STATE, TG_HYPER, TG_OUTPUT, TG_CONST, TG_TEMP, TG_VIEW };
+enum tgrt_role { TG_INPUT, TG_STATE, TG_HYPER, TG_OUTPUT, TG_CONST, TG_TEMP };
 
 typedef struct {
-  const void *data;       /* TG_CONST: the values */
-  const int64_t *shape;
-  const int64_t *strides; /* in elements, row-major */
+  const void *data; /* TG_CONST: the values */
   uint64_t bytes;
-  uint64_t offset;        /* TG_STATE, TG_HYPER: in the state block; TG_TEMP: in the arena;
-                             TG_VIEW: index of the buffer whose memory it shares */
-  int32_t ndim;
-  tgrt_dtype dtype;
+  uint64_t offset; /* TG_STATE, TG_HYPER: in the state block; TG_TEMP: in the arena */
   uint8_t role;
+  uint8_t align; /* bytes of one element */
 } tgrt_buffer;
 
 typedef struct {
   const char *name;
   uint32_t buffer;
-  uint8_t written;
+  uint32_t first_use, num_uses; /* in the entry's table of uses */
 } tgrt_port;
 
 typedef struct {
@@ -86,8 +67,9 @@ typedef struct {
   const tgrt_port *ports;
   const tgrt_call *calls;
   const uint32_t *args; /* buffer indices, call after call */
-  uint32_t num_buffers, num_ports, num_calls, num_args;
-  uint32_t first_buffer, first_arg; /* of this entry among all entries of the library */
+  const uint32_t *uses; /* positions in args where a port's buffer stands, port after port */
+  uint32_t num_ports, num_calls, num_args;
+  uint32_t first_arg; /* of this entry among all entries of the library */
 } tgrt_entry;
 
 typedef struct {
@@ -106,7 +88,7 @@ typedef struct {
   const char *features; /* CPU features that the kernels use, LLVM's names, comma-separated */
   const tgrt_entry *entries;
   const tgrt_state *states;
-  uint32_t num_entries, num_states, num_buffers, num_args;
+  uint32_t num_entries, num_states, num_args;
   uint64_t state_bytes, arena_bytes;
 } tgrt_library;
 

@@ -15,6 +15,7 @@ import pytest
 from tilegrad import runtime
 from tilegrad._base.errors import LibraryError, UsageError
 from tilegrad.runtime import cache, kernels, toolchain
+from tilegrad.runtime.program import Buffer
 
 
 @pytest.fixture
@@ -147,6 +148,28 @@ def test_large_constants_are_taken_in_from_a_file(kit):
     np.testing.assert_array_equal(library.context().run("sum", {"x": x})["y"], x + big.sum(0))
 
 
+def test_views_show_the_memory_of_another_buffer(kit):
+    """x + 2 through views of a temporary, of the input and of the output."""
+    two, F = np.full(64, 2, "f4"), "float32"
+    buffers = [
+        ("x", (8, 8), F, "input"),
+        ("y", (4, 16), F, "output"),
+        ("two", (64,), F, "const", two),
+        ("t", (2, 32), F, "temp", 0),
+    ]
+    p = kit.program("run", ("x", "y"), buffers, [("add", ("xv", "two", "tv")), ("add", ("tv", "two", "yv"))], arena_bytes=256)
+    views = {f"{n}v": Buffer(f"{n}v", (64,), F, "view", view_of=n) for n in ("x", "y", "t")}
+    p = dataclasses.replace(p, buffers={**p.buffers, **views})
+    library = runtime.build({"run": p}, {"add": kit.scheduled(kit.add)}, kit.target)
+    assert [port.written for port in library.entries["run"]] == [False, True]
+    x = np.arange(64, dtype="f4").reshape(8, 8)
+    np.testing.assert_array_equal(library.context().run("run", {"x": x})["y"], (x + 4).reshape(4, 16))
+    for change in ({"view_of": "yv"}, {"view_of": None}, {"view_of": "two", "shape": (32,)}):
+        bad = dataclasses.replace(p, buffers={**p.buffers, "tv": dataclasses.replace(views["tv"], **change)})
+        with pytest.raises(UsageError, match="view 'tv'|call of 'add'"):
+            runtime.build({"run": bad}, {"add": kit.scheduled(kit.add)}, kit.target)
+
+
 def test_entries_that_disagree_on_a_state(kit):
     other = dict(kit.regression)
     step = other["step"]
@@ -160,8 +183,12 @@ def test_entries_that_disagree_on_a_state(kit):
     ("change", "message"),
     [
         (lambda p: {"calls": (dataclasses.replace(p.calls[0], kernel="nothing"),)}, "call of 'nothing'"),
-        (lambda p: {"calls": (dataclasses.replace(p.calls[0], args=("x", "y", "w")),)}, "3 arguments, expected 4"),
+        (
+            lambda p: {"calls": (dataclasses.replace(p.calls[0], args=("x", "y", "w")),)},
+            r"got float32\[32, 5\], float32\[32\], float32\[5\], expected .*, float32\[32\]",
+        ),
         (lambda p: {"calls": (dataclasses.replace(p.calls[0], args=("x", "y", "w", "v")),)}, "unknown buffers.*'v'"),
+        (lambda p: {"calls": (dataclasses.replace(p.calls[0], args=("x", "y", "y", "e")),)}, r"call of 'error'.*float32\[5\]"),
         (lambda p: {"arena_bytes": 128}, "temporary 'e'.*offset 64.*128 bytes"),
         (lambda p: {"ports": p.ports[1:]}, "input 'x'.*no port"),
     ],
