@@ -1,6 +1,6 @@
 """Operators that Relax lacks. Each function makes a Relax call; ``register.REGISTERED`` lists them."""
 
-from tilegrad.relax_ext.ops import legalize  # noqa: F401  (importing it registers lowerings)
+from tilegrad.relax_ext.ops import legalize, order  # noqa: F401  (importing them registers lowerings)
 from tilegrad.relax_ext.ops.convolution import conv_by_data, conv_by_weight
 from tilegrad.relax_ext.ops.identity import barrier, stop_gradient
 from tilegrad.relax_ext.ops.indexing import gather_elements_backward, gather_nd_backward, take_backward
