@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tilegrad._base.errors import ShapeError
+from tilegrad._base.errors import IndexingError, ShapeError
 from tilegrad.frontend.apply import apply, as_tensor
 from tilegrad.frontend.movement import broadcast_to, expand_dims, flip, permute, reshape, take, wrapped_index
 from tilegrad.frontend.recording import fail_line
@@ -59,15 +59,14 @@ def _items(x: Tensor, key: Any) -> list[Any]:
             raise _bad(k)
     used = sum(i is not None and i is not Ellipsis for i in items)
     if used > x.ndim or sum(i is Ellipsis for i in items) > 1:
-        raise IndexError(f"{fail_line()}{used} indices for an array of {x.ndim} axes")
+        raise IndexingError(f"{fail_line()}indexing", f"{used} indices", f"at most {x.ndim}, one an axis, and one ...")
     at = next((p for p, i in enumerate(items) if i is Ellipsis), len(items))
     return items[:at] + [slice(None)] * (x.ndim - used) + items[at + 1 :]
 
 
-def _bad(k: Any) -> IndexError:
-    return IndexError(
-        f"{fail_line()}index {k!r}: expected whole numbers, slices, None, ... or arrays of whole numbers or booleans"
-    )
+def _bad(k: Any) -> IndexingError:
+    expected = "whole numbers, slices, None, ... or arrays of whole numbers or booleans"
+    return IndexingError(f"{fail_line()}indexing", f"index {k!r}", expected)
 
 
 def _index_arrays(k: Any) -> list[Tensor]:
@@ -87,7 +86,7 @@ def _basic(x: Tensor, items: list[Any]) -> tuple[Tensor, set[int]]:
         n = x.shape[a]
         if isinstance(i, int):
             if not -n <= i < n:
-                raise IndexError(f"{fail_line()}index {i} is out of range for axis {a} with {n} elements")
+                raise IndexingError(f"{fail_line()}indexing, axis {a}", f"index {i}", f"{-n} to {n - 1}: {n} elements")
             lo, hi, step = i % n, i % n + 1, 1
             dropped.add(a)
         else:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from tilegrad._base.errors import ShapeError
+from tilegrad._base.errors import IndexingError, ShapeError
 from tilegrad.frontend import dtypes
 from tilegrad.frontend.apply import Axes, apply, as_tensor, axes_of, cast, node_of, several, wrap
 from tilegrad.frontend.recording import fail_line, record
@@ -189,7 +189,7 @@ def triu(x: Any, diagonal: int = 0) -> Tensor:
 
 
 def wrapped_index(index: Any, extent: int) -> Tensor:
-    """Indices from 0, negative ones counted from the end. Known values are checked: IndexError outside the range."""
+    """Indices from 0, negative ones counted from the end. Known values are checked: IndexingError outside the range."""
     import numpy as np
 
     index = as_tensor(index)
@@ -200,7 +200,7 @@ def wrapped_index(index: Any, extent: int) -> Tensor:
         return where(index < 0, index + extent, index)
     if value.size and (value.min() < -extent or value.max() >= extent):
         bad = value[(value < -extent) | (value >= extent)].flat[0]
-        raise IndexError(f"{fail_line()}index {bad} is out of range for {extent} elements")
+        raise IndexingError(f"{fail_line()}indexing", f"index {bad}", f"{-extent} to {extent - 1}: {extent} elements")
     return as_tensor(np.where(value < 0, value + extent, value)) if value.size and value.min() < 0 else index
 
 

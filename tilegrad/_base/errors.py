@@ -33,6 +33,10 @@ class DTypeError(TilegradError, TypeError):
     """An element type that the operator or argument does not take."""
 
 
+class IndexingError(TilegradError, IndexError):
+    """An index outside its axis, too many indices, or something that is no index."""
+
+
 class UnsupportedOperatorError(TilegradError, NotImplementedError):
     """Operators without a rule, all of a model at once."""
 

@@ -1,0 +1,221 @@
+"""Bad input of every kind gives a typed error that says what to do: one table for the API, one for the command line.
+
+A row is (what is done, error type or exit code, a pattern in the message). Nothing may crash, hang or fall back silently.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilegrad as tg
+from tests.cli.test_cli import tilegrad
+from tests.cli.test_model import affine
+from tilegrad import nn, runtime
+from tilegrad._base.errors import DTypeError, IndexingError, LibraryError, ShapeError, TargetError, TilegradError, UsageError
+from tilegrad.relax_ext.driver import compile_graphs
+from tilegrad.relax_ext.graph import Graph
+
+F = nn.functional
+X = np.ones((4, 3), np.float32)
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An exported affine map: input x float32[4, 3], states W and b."""
+    folder = tmp_path_factory.mktemp("package") / "out"
+    states = {"W": np.ones((3, 5), np.float32), "b": np.zeros(5, np.float32)}
+    runtime.export(compile_graphs({"main": affine()}, logs=[]), folder, states)
+    return folder
+
+
+def t(*shape: int, dtype: str = "float32") -> Any:
+    return tg.zeros(shape, dtype=dtype)
+
+
+ARRAYS: dict[str, tuple[Callable[[], Any], type[TilegradError], str]] = {
+    "matmul of shapes that do not fit": (lambda: t(2, 3) @ t(4, 5), ShapeError, r"matmul"),
+    "addition of shapes that do not fit": (lambda: t(2, 3) + t(4), ShapeError, r"add"),
+    "a reshape to another size": (lambda: t(2, 3).reshape(4, 2), ShapeError, r"reshape"),
+    "concatenation of other ranks": (lambda: tg.concat([t(2, 3), t(2)], 0), ShapeError, r"concat"),
+    "an axis that is not there": (lambda: t(2, 3).sum(axis=2), TilegradError, r"axis"),
+    "a float tensor as an index": (lambda: t(3)[t(2)], IndexingError, r"index 'float32'"),
+    "an index out of range": (lambda: t(3)[5], IndexingError, r"axis 0: got index 5, expected -3 to 2"),
+    "too many indices": (lambda: t(3)[0, 0], IndexingError, r"2 indices"),
+    "text as data": (lambda: tg.tensor("abc"), DTypeError, r"numbers or booleans"),
+    "complex data": (lambda: tg.tensor(np.zeros(2, np.complex64)), DTypeError, r"complex64"),
+    "ragged data": (lambda: tg.tensor([[1.0], [1.0, 2.0]]), ShapeError, r"different lengths"),
+    "an unknown dtype": (lambda: tg.zeros((2,), dtype="float7"), DTypeError, r"float7"),
+    "mixed dtypes": (lambda: t(2, 2) @ t(2, 2, dtype="int64"), DTypeError, r"int64"),
+    "gradients of integers": (lambda: tg.tensor(np.arange(3), requires_grad=True), DTypeError, r"Only floats have gradients"),
+    "backward from many elements": (lambda: (tg.tensor(X, requires_grad=True) * 2).backward(), TilegradError, r"backward"),
+    "backward where nothing needs it": (lambda: t(1).sum().backward(), TilegradError, r"backward"),
+    "grad of a function of many elements": (lambda: tg.grad(lambda x: x * 2)(X), ShapeError, r"grad"),
+    "item of many elements": (lambda: t(2).item(), UsageError, r"item"),
+    "labels of another length": (lambda: F.cross_entropy(t(4, 10), t(3, dtype="int64")), ShapeError, r"cross_entropy"),
+    "a layer fed another width": (lambda: nn.Linear(3, 2)(t(4, 5)), ShapeError, r"linear|matmul"),
+    "a convolution fed other channels": (lambda: nn.Conv2d(3, 4, 3)(t(1, 2, 8, 8)), ShapeError, r"conv"),
+    "a window larger than the image": (lambda: nn.MaxPool2d(9)(t(1, 1, 4, 4)), ShapeError, r"pool.*larger than the image"),
+    "a kernel larger than the image": (lambda: nn.Conv2d(1, 1, 9)(t(1, 1, 4, 4)), ShapeError, r"conv.*larger than the image"),
+    "an optimizer without parameters": (lambda: tg.optim.SGD([], lr=0.1), UsageError, r"no parameters"),
+    "an optimizer's step without gradients": (
+        lambda: tg.optim.SGD([tg.tensor(X, requires_grad=True)], lr=0.1).step(),
+        UsageError,
+        r"backward",
+    ),
+    "a state of another shape": (
+        lambda: nn.Linear(3, 2).load_state_dict({"weight": X, "bias": X}),
+        TilegradError,
+        r"weight|bias",
+    ),
+    "an unknown target": (lambda: tg.Target.parse("znver9"), TargetError, r"Did you mean znver"),
+    "text that is no graph": (lambda: Graph.loads("{}"), UsageError, r"tgraph"),
+}
+
+
+@pytest.mark.parametrize("what", ARRAYS)
+def test_arrays(what: str) -> None:
+    action, kind, match = ARRAYS[what]
+    with pytest.raises(kind, match=match) as caught:
+        result = action()
+        result.numpy()  # whoever records first and fails later fails here, too
+    assert caught.value.got or caught.value.expected, "says neither what came nor what was expected"
+
+
+def test_a_shape_error_names_the_users_line() -> None:
+    a, b = t(2, 3), t(4, 5)
+    with pytest.raises(ShapeError, match=r"test_bad_input\.py:\d+"):
+        a @ b
+
+
+DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "no folder": (lambda d: shutil.rmtree(d), r"no readable manifest.json"),
+    "no library": (lambda d: (d / "libtg.so").unlink(), r"libtg.so"),
+    "half a library": (lambda d: (d / "libtg.so").write_bytes((d / "libtg.so").read_bytes()[:5000]), r"damaged or incomplete"),
+    "a flipped bit": (lambda d: _flip(d / "libtg.so"), r"damaged or incomplete"),
+    "flipped parameters": (lambda d: _flip(d / "parameters.safetensors"), r"damaged or incomplete"),
+    "half a manifest": (lambda d: (d / "manifest.json").write_text((d / "manifest.json").read_text()[:100]), r"damaged JSON"),
+    "an edited manifest": (lambda d: _edit(d, prefix="other"), r"checksum"),
+    "a newer form": (lambda d: _edit(d, abi=99), r"ABI version 99"),
+    "another manifest": (lambda d: (d / "manifest.json").write_text("[]"), r"JSON of another kind"),
+}
+
+
+def _flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def _edit(folder: Path, **changes: object) -> None:
+    path = folder / "manifest.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+@pytest.mark.parametrize("what", DAMAGE)
+def test_damaged_packages(package: Path, tmp_path: Path, what: str) -> None:
+    action, match = DAMAGE[what]
+    copy = tmp_path / "copy"
+    shutil.copytree(package, copy)
+    action(copy)
+    with pytest.raises(LibraryError, match=match):
+        tg.load(copy)
+
+
+CALLS: dict[str, tuple[Callable[[Any], Any], type[TilegradError], str]] = {
+    "an input of another shape": (lambda f: f(np.ones((4, 4), np.float32)), ShapeError, r"'x'.*\(4, 4\).*\(4, 3\)|'x'"),
+    "an input of another dtype": (lambda f: f(np.ones((4, 3))), DTypeError, r"'x'.*float64"),
+    "an input that is not contiguous": (lambda f: f(np.ones((3, 4), np.float32).T), TilegradError, r"'x'"),
+    "an input that is no array": (lambda f: f([[1.0] * 3] * 4), TilegradError, r"'x'"),
+    "no input": (lambda f: f(), UsageError, r"1: x"),
+    "too many inputs": (lambda f: f(X, X), UsageError, r"2 inputs"),
+    "an unknown port": (lambda f: f.run("main", {"z": X}), UsageError, r"'z'|x"),
+    "an unknown entry": (lambda f: f.run("train", {"x": X}), UsageError, r"'train'.*main"),
+    "an unknown state": (lambda f: f.state("V"), UsageError, r"'V'.*W"),
+}
+
+
+@pytest.mark.parametrize("what", CALLS)
+def test_calls(package: Path, what: str) -> None:
+    action, kind, match = CALLS[what]
+    with pytest.raises(kind, match=match):
+        action(tg.load(package))
+
+
+def test_no_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("CC", "no-such-compiler")
+    monkeypatch.setenv("TILEGRAD_CACHE_DIR", str(tmp_path))
+    with pytest.raises(LibraryError, match=r"no-such-compiler.*Install gcc or clang.*tilegrad\[cc\]"):
+        compile_graphs({"main": affine()}, logs=[])
+
+
+MODEL = "import tilegrad as tg\ndef broken():\n    return tg.zeros((2, 3)) @ tg.zeros((4, 5))\n"
+
+COMMANDS: dict[str, tuple[list[str], int, str]] = {
+    "a missing file": (["compile", "absent.py:f", "-o", "out"], 1, r"does not exist"),
+    "no form of a model": (["compile", "m.xyz", "-o", "out"], 1, r"expected file.py:name or graph.tgraph"),
+    "an unknown target": (["compile", "m.py:broken", "-o", "out", "--target", "znver9"], 1, r"Did you mean znver"),
+    "a GPU": (["compile", "m.py:broken", "-o", "out", "--target", "cuda"], 1, r"CPU code"),
+    "an output that is a file": (["compile", "m.py:broken", "-o", "m.py"], 1, r"which is a file"),
+    "a model with a shape error": (["compile", "m.py:broken", "-o", "out"], 1, r"matmul"),
+    "a damaged graph": (["compile", "bad.tgraph", "-o", "out"], 1, r"not a version-1 .tgraph"),
+    "a graph without its parameters": (["compile", "g.tgraph", "-o", "out", "--no-logs"], 1, r"no 'W'"),
+    "a missing package": (["run", "absent", "--inputs", "in.npz", "--outputs", "out.npz"], 1, r"no readable manifest.json"),
+    "missing inputs": (["run", "package", "--inputs", "absent.npz", "--outputs", "out.npz"], 1, r"no such file"),
+    "text as inputs": (["run", "package", "--inputs", "m.py", "--outputs", "out.npz"], 1, r"expected an NPZ file"),
+    "inputs of another shape": (["run", "package", "--inputs", "wrong.npz", "--outputs", "out.npz"], 1, r"'x'"),
+    "inputs by another name": (["run", "package", "--inputs", "names.npz", "--outputs", "out.npz"], 1, r"x"),
+    "an unknown entry": (
+        ["run", "package", "--inputs", "in.npz", "--outputs", "o", "--entry", "e"],
+        1,
+        r"no entry 'e', expected one of main",
+    ),
+    "an output folder that is not there": (
+        ["run", "package", "--inputs", "in.npz", "--outputs", "no/out.npz"],
+        1,
+        r"No such file",
+    ),
+    "parameters that do not fit": (["run", "package", "--inputs", "in.npz", "--outputs", "o", "--states", "m.py"], 1, r"m.py"),
+    "an empty log": (["log", "best", "empty.jsonl"], 1, r"no readable line.*tilegrad tune"),
+    "a missing log": (["compile", "g.tgraph", "-o", "out", "--log", "absent.jsonl"], 2, r"absent.jsonl"),
+    "tuning for another machine": (
+        ["tune", "g.tgraph", "-o", "log.jsonl", "--target", "aarch64", "--trials", "1"],
+        1,
+        r"aarch64|arch",
+    ),
+    "tuning what is not there": (["tune", "absent.py:f", "-o", "log.jsonl"], 1, r"does not exist"),
+}
+
+
+@pytest.fixture(scope="module")
+def folder(package: Path) -> Path:
+    """A working directory with what the commands refer to."""
+    root = package.parent
+    shutil.copytree(package, root / "package")
+    (root / "m.py").write_text(MODEL)
+    (root / "bad.tgraph").write_text("{")
+    (root / "g.tgraph").write_text(affine().dumps())
+    (root / "empty.jsonl").write_text("")
+    np.savez(root / "in.npz", x=X)
+    np.savez(root / "wrong.npz", x=np.ones((4, 4), np.float32))
+    np.savez(root / "names.npz", z=X)
+    return root
+
+
+@pytest.mark.parametrize("what", COMMANDS)
+def test_commands(folder: Path, what: str) -> None:
+    args, code, match = COMMANDS[what]
+    done = tilegrad(*args, cwd=folder)
+    text = " ".join(done.stderr.split())
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+    if code == 1:
+        assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1, done.stderr
+    assert re.search(match, text), text
