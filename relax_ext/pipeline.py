@@ -9,6 +9,7 @@ from tilegrad.relax_ext.fold_transposes import fold_transposes
 from tilegrad.relax_ext.fuse import fuse
 from tilegrad.relax_ext.graph import Graph
 from tilegrad.relax_ext.legalize import legalize
+from tilegrad.relax_ext.literals import literals
 from tilegrad.relax_ext.plan import plan
 from tilegrad.runtime.program import Program
 
@@ -18,6 +19,7 @@ PHASES: tuple[tuple[str, Phase], ...] = (
     ("simplify", relax.transform.DeadCodeElimination()),
     ("fold transposes", fold_transposes),
     ("legalize", legalize),
+    ("literals", literals),
     ("fuse", fuse),
 )
 """(name, IRModule -> IRModule) in order; what ``explain`` prints the module after."""

@@ -116,6 +116,15 @@ def constants_cost_nothing(b: GraphBuilder, e: Emit) -> None:
     b.output("y", e(op.matmul(g, e(op.ones((8, 8), "float32")))))
 
 
+def test_scalar_constants_are_written_into_their_reader() -> None:
+    b = GraphBuilder()
+    x = b.input("x", (8, 8), "float32")
+    b.output("y", b.emit(op.where(b.emit(op.greater(x, f32(0.0))), x, f32(-1.5))))
+    program = lower(b.finish())
+    assert len(program.calls) == 1
+    assert not [n for n, buffer in program.buffers.items() if buffer.role == "const"]
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_kernel_count(name: str) -> None:
     kernels, build = CASES[name]
