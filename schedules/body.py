@@ -63,7 +63,6 @@ class Views:
 
     def __init__(self) -> None:
         self._views: dict[int, Any] = {}
-        self._buffers: dict[int, Any] = {}
         self.statements: list[tirx.Stmt] = []
 
     def declare(self, buffer: Any) -> Any:
@@ -72,9 +71,18 @@ class Views:
         if key not in self._views:
             align = element_bytes(buffer.dtype)  # a parameter's data may lie anywhere
             view = tirx.decl_buffer((elements(buffer),), buffer.dtype, name=f"{buffer.name}_flat", data_alignment=align)
-            self._views[key], self._buffers[key] = view, buffer
+            self._views[key] = view
             self.statements.append(tirx.DeclBuffer(view, data=tirx.buffer_data(buffer)))
         return self._views[key]
+
+    def allocate(self, buffer: Any) -> Any:
+        """A flat array for an intermediate that several loop nests share."""
+        key = id_of(buffer)
+        assert key not in self._views
+        view = tirx.decl_buffer((elements(buffer),), buffer.dtype, name=buffer.name)
+        self._views[key] = view
+        self.statements.append(tirx.AllocBuffer(view))
+        return view
 
 
 def elements(buffer: Any) -> int:
@@ -86,7 +94,7 @@ class Evaluator:
     """Evaluates expressions over ``iters``.
 
     ``inlined`` maps buffers to the stages that compute them; ``rule`` may answer a read (by buffer and indices) first.
-    ``ranges`` narrows variables to [low, high).
+    ``observe`` is told of every inlined element; ``ranges`` narrows variables to [low, high).
     """
 
     def __init__(
@@ -95,10 +103,12 @@ class Evaluator:
         inlined: Mapping[int, Stage],
         views: Views,
         rule: Callable[[Any, Sequence[Expr]], Expr | None] | None = None,
+        observe: Callable[[Any, Sequence[Expr], Expr], None] | None = None,
         ranges: Mapping[int, tuple[int, int]] | None = None,
     ) -> None:
         self.body = Body(tuple(iters))
         self._inlined, self._views, self._rule = inlined, views, rule
+        self._observe = observe
         self.analyzer = tvm.sym.Analyzer()
         for it in iters:
             low, high = (ranges or {}).get(id_of(it.var), (0, it.extent))
@@ -109,7 +119,13 @@ class Evaluator:
 
     def add(self, expr: Expr) -> Expr:
         """Append the value of ``expr`` to the results."""
-        value = self.value(expr)
+        return self._append(self.value(expr))
+
+    def add_element(self, buffer: Any, indices: Sequence[Expr]) -> Expr:
+        """Append the value of ``buffer[indices]`` to the results."""
+        return self._append(self.read(buffer, indices))
+
+    def _append(self, value: Expr) -> Expr:
         self.body.results.append(value)
         for _, e in [*self.body.binds, (None, value)]:
             self.body.free |= {id_of(v) for v in _free_variables(e)} & {id_of(i.var) for i in self.body.iters}
@@ -141,12 +157,14 @@ class Evaluator:
             return answer
         stage = self._inlined.get(id_of(buffer))
         if stage is None:
-            return self._load(buffer, indices)
+            return self.load(buffer, indices)
         if self._guards:
             return self._stage(stage, indices)
         key = (id_of(buffer), tvm_ffi.StructuralKey(list(indices)))
         if key not in self._memo:
             self._memo[key] = self.bind(self._stage(stage, indices))
+            if self._observe is not None:
+                self._observe(buffer, indices, self._memo[key])
         return self._memo[key]
 
     def _stage(self, stage: Stage, indices: Sequence[Expr]) -> Expr:
@@ -163,7 +181,8 @@ class Evaluator:
             total = term if total is None else combine(kind, self.bind(total), self.bind(term))
         return with_init(kind, stage.init, total)
 
-    def _load(self, buffer: Any, indices: Sequence[Expr]) -> Expr:
+    def load(self, buffer: Any, indices: Sequence[Expr]) -> Expr:
+        """A read of memory, by the buffer's flat view."""
         size = elements(buffer)
         view = self._views.declare(buffer)
         offset: Expr = tirx.const(0, "int32")
@@ -195,7 +214,14 @@ class Evaluator:
             if isinstance(step, tirx.IntImm):
                 coefs[id_of(it.var)] = int(step.value)
         zero = {it.var: tirx.const(0, it.var.ty.dtype) for it in self.body.iters if id_of(it.var) in coefs}
-        return coefs, self.analyzer.simplify(substitute(offset, zero))
+        rest = self.analyzer.simplify(substitute(offset, zero))
+        # x[i, index[i, j]]: i moves the place by itself and also chooses the index.
+        for it in self.body.iters:
+            own = sum(_own_coefficient(term, it.var) for term in _terms(rest)) if id_of(it.var) in used - set(coefs) else 0
+            if own:
+                coefs[id_of(it.var)] = own
+                rest = self.analyzer.simplify(rest - _affine_term(it.var, own))
+        return coefs, rest
 
     def _call(self, call: Any, mutator: Any) -> Expr:
         name = str(getattr(call.op, "name", "")).rpartition(".")[2]
@@ -282,6 +308,18 @@ def with_init(kind: str, init: Expr, total: Expr) -> Expr:
     return combine(kind, init, total)
 
 
+def _terms(index: Expr) -> list[Expr]:
+    """What a sum adds up."""
+    return [*_terms(index.a), *_terms(index.b)] if isinstance(index, tirx.Add) else [index]
+
+
+def _own_coefficient(term: Expr, var: Any) -> int:
+    """c where a term is ``c var``, else 0."""
+    if isinstance(term, tirx.Mul) and isinstance(term.b, tirx.IntImm):
+        return int(term.b.value) * _own_coefficient(term.a, var)
+    return int(isinstance(term, ir.Var) and term.same_as(var))
+
+
 def _affine_term(var: Any, coef: int) -> Expr:
     return var if coef == 1 else var * tirx.const(coef, var.ty.dtype)
 
@@ -297,11 +335,8 @@ def _free_variables(expr: Expr) -> list[Any]:
     """Index variables used outside the affine part of a flat read (whose index is ``rest + c v + ...``)."""
     found: list[Any] = []
 
-    def terms(index: Expr) -> list[Expr]:
-        return [*terms(index.a), *terms(index.b)] if isinstance(index, tirx.Add) else [index]
-
     def visit(e: Any, visitor: Any) -> None:
-        for term in terms(e.indices[0]):
+        for term in (t for index in e.indices for t in _terms(index)):
             plain = term.a if isinstance(term, tirx.Mul) and isinstance(term.b, tirx.IntImm) else term
             if not isinstance(plain, ir.Var):
                 found.extend(_free_variables(term))

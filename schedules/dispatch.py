@@ -7,6 +7,7 @@ from tilegrad._base.tvm import tirx
 from tilegrad.schedules.elementwise import TEMPLATE as ELEMENTWISE
 from tilegrad.schedules.finish import finish
 from tilegrad.schedules.opaque import OpaqueTemplate
+from tilegrad.schedules.reduction import TEMPLATE as REDUCTION
 from tilegrad.schedules.template import Config, Scheduled, Template, Workload
 
 
@@ -18,7 +19,7 @@ def _templates() -> tuple[Template, ...]:
         found.append(contraction)
     except ImportError:
         pass
-    return (*found, ELEMENTWISE, OpaqueTemplate())
+    return (*found, REDUCTION, ELEMENTWISE, OpaqueTemplate())
 
 
 TEMPLATES: tuple[Template, ...] = _templates()

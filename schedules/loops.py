@@ -62,7 +62,7 @@ class Emit:
 
     def __init__(self, body: Body) -> None:
         self.body = body
-        self._lane: Expr | None = None
+        self.lane: Expr = tirx.const(0, "int32")
         self._width = 1
         self._depends = body.depends()
         self._map: dict[Any, Expr] = {}
@@ -74,13 +74,13 @@ class Emit:
         new = Emit.__new__(Emit)
         new.body, new._depends = self.body, self._depends
         new._map, new._set, new._done = dict(self._map), set(self._set), set(self._done)
-        new._lane, new._width = self._lane, self._width
+        new.lane, new._width = self.lane, self._width
         return new
 
     def lanes(self, lane: Expr, width: int) -> Emit:
         """A copy whose further values are vectors of ``width`` lanes."""
         new = self.copy()
-        new._lane, new._width = lane, width
+        new.lane, new._width = lane, width
         return new
 
     def enter(self, dim: Dim, value: Expr) -> list[tirx.Stmt]:
@@ -106,8 +106,7 @@ class Emit:
     def name(self, value: Expr, name: str = "r") -> tuple[list[tirx.Stmt], Expr]:
         """Statements that store ``value`` in a local, and the expression that reads it back."""
         local = tirx.decl_buffer((self._width,), value.ty.dtype, name=name)
-        at = [tirx.const(0, "int32") if self._lane is None else self._lane]
-        return [tirx.AllocBuffer(local), tirx.BufferStore(local, value, at)], local[at[0]]
+        return [tirx.AllocBuffer(local), tirx.BufferStore(local, value, [self.lane])], local[self.lane]
 
     def at(self, expr: Expr) -> Expr:
         """``expr`` (a result, an offset) here."""

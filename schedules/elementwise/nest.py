@@ -23,7 +23,7 @@ from tilegrad.schedules.loops import (
     spans,
     split_threads,
 )
-from tilegrad.schedules.stages import Iter, Stage, id_of, substitute
+from tilegrad.schedules.stages import Iter, Stage, id_of
 from tilegrad.schedules.template import Config
 
 
@@ -54,8 +54,7 @@ class _Nest:
         """The body over the common index variables, stores' accesses included."""
         evaluator = Evaluator(self._iters, self._inlined, self._views, ranges=ranges)
         for stage in self._outputs:
-            place = {i.var: c.var for i, c in zip(stage.spatial, self._iters, strict=False)}
-            evaluator.add(substitute(stage.body, place))
+            evaluator.add_element(stage.buffer, [it.var for it in self._iters[: len(stage.spatial)]])
             stride, coefs = 1, {}
             for it in reversed(self._iters):
                 coefs[id_of(it.var)] = stride
