@@ -7,7 +7,7 @@ index variables. ``stages`` reads such a kernel; every template works on its ans
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from tilegrad._base.tvm import ir, s_tir, te, tirx, tvm_ffi
@@ -39,6 +39,8 @@ class Stage:
     reduce: tuple[Iter, ...]
     init: Expr | None
     body: Expr
+    annotations: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    """What the TE definition attached to its block (``te.compute(..., attrs=...)``)."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -211,7 +213,7 @@ def _stage(realize: Any) -> Stage:
         raise _Opaque
     body = substitute(store.value, dropped) if dropped else store.value
     start = init.value if init is not None else None
-    return Stage(block.name_hint, store.buffer, tuple(spatial), tuple(reduce), start, body)
+    return Stage(block.name_hint, store.buffer, tuple(spatial), tuple(reduce), start, body, dict(block.annotations))
 
 
 def _as_type(value: Expr, ty: Any) -> Expr:

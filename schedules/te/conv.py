@@ -72,7 +72,7 @@ def conv(
         return te.sum(read * w(o, c, *k).astype(acc), axis=taps)
 
     shape = (x.shape[0], w.shape[0], *(_like(x, e) for e in at.out_size(size, kernel)))
-    return cast(te.compute(shape, product, name=where), out)
+    return _result(shape, product, where, out, dims(x), dims(w), at)
 
 
 def conv_by_data(
@@ -123,7 +123,7 @@ def conv_by_data(
         return te.sum(read * weight, axis=taps)
 
     shape = (dy.shape[0], _like(dy, int(x_shape[1])), *(_like(dy, int(e)) for e in x_shape[2:]))
-    return cast(te.compute(shape, product, name=where), out)
+    return _result(shape, product, where, out, tuple(map(int, x_shape)), dims(w), at)
 
 
 def conv_by_weight(
@@ -152,7 +152,16 @@ def conv_by_weight(
         return te.sum(dy(n, o, *pos).astype(acc) * read, axis=sums)
 
     shape = tuple(_like(x, int(e)) for e in w_shape)
-    return cast(te.compute(shape, product, name=where), out)
+    return _result(shape, product, where, out, dims(x), tuple(map(int, w_shape)), at)
+
+
+def _result(shape: Any, product: Any, name: str, out: str, x: tuple[int, ...], w: tuple[int, ...], at: ConvAttrs) -> te.Tensor:
+    """The stage, with the whole geometry as text for its workload, and the cast to the result's type."""
+    y = (x[0], w[0], *at.out_size(x[2:], w[2:]))
+    shapes = " ".join(f"{k}={'x'.join(map(str, v))}" for k, v in (("x", x), ("w", w), ("y", y)))
+    pads = ",".join(f"{a}:{b}" for a, b in at.padding)
+    steps = f"stride={','.join(map(str, at.strides))} pad={pads} dilation={','.join(map(str, at.dilation))} groups={at.groups}"
+    return cast(te.compute(shape, product, name=name, attrs={"geometry": f"{shapes} {steps}"}), out)
 
 
 def _reduce_axes(extents: Sequence[Any], names: str) -> list[Any]:

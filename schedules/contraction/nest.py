@@ -1,0 +1,387 @@
+"""The loop nest of a contraction: pack, block, micro-kernel, epilogue.
+
+parallel over threads, each a run of units (batch, rows, columns, K part):
+    for N block (nc), for K block (kc):         B block packed to the thread's scratch, or read in place
+        for M block (mc):                       A read in place, or packed beforehand by all threads
+            for panel (nr columns), for tile (mr rows):
+                micro-kernel: accumulators in registers over the K block
+                after the last K block: epilogue and stores
+if K is split: the parts are summed in a fixed order, then epilogue and stores
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tilegrad._base.tvm import ir, tirx, tvm_ffi
+from tilegrad.schedules.contraction.canonical import Contraction
+from tilegrad.schedules.contraction.pack import Block, Packer
+from tilegrad.schedules.contraction.plan import Plan, ceildiv, rows_before
+from tilegrad.schedules.contraction.tir import Memory, Stmt, bind, both, ramp, seq, when
+from tilegrad.schedules.stages import Expr, id_of, inline
+from tilegrad.schedules.template import Scheduled
+
+Address = Callable[[int, Expr], tuple[Any, Expr]]
+"""(row or vector, k) -> (flat buffer, element)."""
+
+
+class Nest:
+    """Builds the scheduled kernel of one plan."""
+
+    def __init__(self, contraction: Contraction, plan: Plan) -> None:
+        plan.check(contraction.direct_a, contraction.direct_b and not plan.tail)
+        self.p, self.c = plan, contraction
+        self.mem = Memory(contraction.index_dtype)
+        self.pack = Packer(contraction, plan, self.mem)
+        self.pack_a, self.pack_b = bool(plan.config["pack_a"]), bool(plan.config["pack_b"])
+        p = plan
+        self.packed_a = self._region("a", p.size.batch * p.k_blocks * p.tiles * p.kc * p.slots) if self.pack_a else None
+        self.row_stride = self._row_stride()
+        self.b_size = p.kc * (self.row_stride or p.nc * p.nr)
+        self.packed_b = self._region("b", p.threads * self.b_size) if self.pack_b else None
+        self.tile_size = p.slots * p.nr
+        self.split_k = p.splits[2] > 1
+        if self.split_k:
+            count = p.splits[2] * p.size.batch * p.tiles * p.panels
+        else:
+            count = p.threads * (p.unit_tiles * p.nc if p.k_blocks > 1 else 1)
+        self.partial = self._region("c", count * self.tile_size)
+        self.sum = self._region("sum", p.target.threads * self.tile_size) if self.split_k else None
+
+    def build(self, func: tirx.PrimFunc) -> Scheduled:
+        """The kernel with ``func``'s parameters, and scratch."""
+        phases = [self._pack_all_a() if self.pack_a else None, self._parallel(self.p.units, self._unit)]
+        if self.split_k:
+            phases.append(self._parallel(self.p.size.batch * self.p.tiles * self.p.panels, self._reduce))
+        body = seq(phases)
+        body = seq(self.mem.declarations, body)
+        scratch = tirx.decl_buffer((max(1, self.mem.scratch_bytes),), "uint8", "scratch", data_alignment=64)
+        table = {id_of(self.mem.scratch): scratch}
+        body = tvm_ffi.structural_map(body, (ir.Var, lambda v: table.get(id_of(v), v)))
+        params = [*func.params, scratch]
+        return Scheduled(tirx.PrimFunc(params, body, attrs=func.attrs), self.mem.scratch_bytes)
+
+    # --- who does what ---------------------------------------------------------------------------------------
+
+    def _region(self, name: str, count: int) -> Any:
+        return self.mem.region(name, self.c.acc, count)
+
+    def _row_stride(self) -> int:
+        """Elements between rows of a gathered block, 0 for panels. An odd number of 16-element groups spreads L1's sets."""
+        if not self.pack_b or self.pack.style != "rows":
+            return 0
+        groups = ceildiv(self.p.nc * self.p.nr, 16)
+        return (groups + 1 - groups % 2) * 16
+
+    def _parallel(self, count: int, item: Callable[[Expr, Expr], Stmt]) -> Stmt:
+        """``item(thread, i)`` for i < count, in equal runs of consecutive items a thread."""
+        threads = min(self.p.target.threads, count)
+        if threads == 1:
+            return self.mem.loop(count, lambda i: item(self.mem.const(0), i), "u")
+
+        def run(t: Expr) -> Stmt:
+            if count == threads:
+                return item(t, t)
+            first, length = part(count, threads, t)
+            return self.mem.loop(length, lambda i: item(t, first + i), "u")
+
+        return self.mem.loop(threads, run, "t", tirx.ForKind.PARALLEL)
+
+    def _pack_all_a(self) -> Stmt:
+        p = self.p
+
+        def item(_: Expr, index: Expr) -> Stmt:
+            tile = tirx.floormod(index, p.tiles)
+            block = tirx.floormod(tirx.floordiv(index, p.tiles), p.k_blocks)
+            batch = tirx.floordiv(index, p.tiles * p.k_blocks)
+            i, s0 = bind("i", tile)
+            k0 = block * p.kc
+            base, s1 = bind("base", index * (p.kc * p.slots))
+            row, s2 = bind("row", rows_before(p, i))
+            extent = self._k_extent(k0)
+            copy = self._by_rows(i, lambda r: self.pack.a_tile(self.packed_a, base, batch, row, r, k0, extent))
+            return seq(s0, s1, s2, copy)
+
+        return self._parallel(p.size.batch * p.k_blocks * p.tiles, item)
+
+    def _by_rows(self, tile: Expr, body: Callable[[int], Stmt]) -> Stmt:
+        """``body(rows)`` for the number of rows that the tile has (at most two kinds)."""
+        small, large = self.p.rows
+        return when(tile < large, body(small + 1), body(small)) if large else body(small)
+
+    def _k_extent(self, k0: Expr) -> int | Expr:
+        k = self.p.size.k
+        return self.p.kc if k % self.p.kc == 0 else tirx.min(self.mem.const(self.p.kc), k - k0)
+
+    # --- one unit --------------------------------------------------------------------------------------------
+
+    def _unit(self, t: Expr, u: Expr) -> Stmt:
+        p = self.p
+        tm, tn, tk = p.splits
+        mi, ni = tirx.floormod(u, tm), tirx.floormod(tirx.floordiv(u, tm), tn)
+        ki = tirx.floormod(tirx.floordiv(u, tm * tn), tk)
+        batch, s0 = bind("batch", tirx.floordiv(u, tm * tn * tk))
+        i_lo, i_n = part(p.tiles, tm, mi)
+        p_lo, p_n = part(p.panels, tn, ni)
+        k_lo, k_n = part(p.k_blocks, tk, ki)
+
+        def n_block(jc: Expr) -> Stmt:
+            p0, s1 = bind("p0", p_lo + jc * p.nc)
+            count = clip(p.nc, p_n, jc * p.nc)
+
+            def k_block(kb: Expr) -> Stmt:
+                k0, s2 = bind("k0", (k_lo + kb) * p.kc)
+                k_extent = self._k_extent(k0)
+                packed = self._pack_b(t, batch, k0, k_extent, p0, count) if self.pack_b else None
+                first = kb.equal(0) if p.k_blocks > 1 else True
+                last = kb.equal(k_n - 1) if p.k_blocks > 1 else True
+
+                def m_block(ic: Expr) -> Stmt:
+                    i0 = i_lo + ic * p.mc
+                    i_count = clip(p.mc, i_n, ic * p.mc)
+
+                    def tile(jr: Expr, ir_: Expr) -> Stmt:
+                        i, s3 = bind("i", i0 + ir_)
+                        panel, s4 = bind("p", p0 + jr)
+                        at, s5 = bind("at", self._tile_at(t, batch, ki, ic * p.mc + ir_, jr, i, panel))
+                        body = self._tile(t, batch, k_lo + kb, k0, k_extent, i, panel, jr, at, first)
+                        done = None if self.split_k else when(last, self._store(batch, i, panel, self.partial, at))
+                        return seq(s3, s4, s5, body, done)
+
+                    return self.mem.loop(count, lambda jr: self.mem.loop(i_count, lambda x: tile(jr, x), "ir"), "jr")
+
+                return seq(s2, packed, self.mem.loop(blocks(i_n, p.mc), m_block, "ic"))
+
+            return seq(s1, self.mem.loop(k_n, k_block, "kb"))
+
+        return seq(s0, self.mem.loop(blocks(p_n, p.nc), n_block, "jc"))
+
+    def _tile_at(self, t: Expr, batch: Expr, ki: Expr, i_local: Expr, jr: Expr, i: Expr, panel: Expr) -> Expr:
+        """Where the tile's sums lie between K blocks (and on their way to the epilogue)."""
+        p = self.p
+        if self.split_k:
+            return (((ki * p.size.batch + batch) * p.tiles + i) * p.panels + panel) * self.tile_size
+        if p.k_blocks > 1:
+            return ((t * p.unit_tiles + i_local) * p.nc + jr) * self.tile_size
+        return t * self.tile_size
+
+    def _pack_b(self, t: Expr, batch: Expr, k0: Expr, k_extent: int | Expr, p0: Expr, panels: int | Expr) -> Stmt:
+        p = self.p
+        vectors = panels * p.vectors
+        if p.total_vectors % p.vectors or not isinstance(panels, int):
+            vectors = tirx.min(self.mem.const(0) + vectors, p.total_vectors - p0 * p.vectors)
+        base = t * self.b_size
+
+        def at(v: Expr, k: Expr) -> Expr:
+            if self.row_stride:
+                return base + k * self.row_stride + v * p.lanes
+            return base + (tirx.floordiv(v, p.vectors) * p.kc + k) * p.nr + tirx.floormod(v, p.vectors) * p.lanes
+
+        n_vec, s0 = (vectors, None) if isinstance(vectors, int) else bind("vectors", vectors)
+        v0, s1 = bind("v0", p0 * p.vectors)
+        return seq(s0, s1, self.pack.b_block(Block(batch, k0, k_extent, v0, n_vec, self.packed_b, at)))
+
+    # --- the micro-kernel ------------------------------------------------------------------------------------
+
+    def _tile(
+        self, t: Expr, batch: Expr, kb: Expr, k0: Expr, k_extent: int | Expr, i: Expr, panel: Expr, jr: Expr, at: Expr, first: Any
+    ) -> Stmt:
+        """All accumulators of one tile over one K block."""
+        p = self.p
+        a_addr, a_binds = self._a_address(batch, kb, k0, i)
+        b_addr, b_binds = self._b_address(t, batch, k0, panel, jr)
+
+        def kernel(rows: int, vectors: int) -> Stmt:
+            return self._micro(rows, vectors, k_extent, a_addr, b_addr, at, first)
+
+        def by_vectors(rows: int) -> Stmt:
+            left = p.total_vectors % p.vectors
+            whole = kernel(rows, p.vectors)
+            return when(panel < p.panels - 1, whole, kernel(rows, left)) if left else whole
+
+        return seq(a_binds, b_binds, self._by_rows(i, by_vectors))
+
+    def _a_address(self, batch: Expr, kb: Expr, k0: Expr, i: Expr) -> tuple[Address, list[Stmt]]:
+        p = self.p
+        if self.pack_a:
+            block = (batch * p.k_blocks + kb) * p.tiles + i
+            base, stmt = bind("pa", block * (p.kc * p.slots))
+            return (lambda r, k: (self.packed_a, base + k * p.slots + r)), [stmt]
+        place = self.c.a.place
+        read = self.c.a.read
+        assert place is not None and read is not None
+        row_step, k_step = place.fused(self.c.m), place.fused(self.c.k)
+        assert row_step is not None and k_step is not None
+        zero = {x.var: self.mem.const(0) for x in (*self.c.m, *self.c.k)}
+        start = self.mem.place(read.source, read.indices, zero | self.pack.env(batch=batch))
+        base, stmt = bind("pa", start + rows_before(p, i) * row_step + k0 * k_step)
+        return (lambda r, k: (self.mem.view(read.source), base + k * k_step + r * row_step)), [stmt]
+
+    def _b_address(self, t: Expr, batch: Expr, k0: Expr, panel: Expr, jr: Expr) -> tuple[Address, list[Stmt]]:
+        p = self.p
+        if self.pack_b:
+            if self.row_stride:
+                base, stmt = bind("pb", t * self.b_size + jr * p.nr)
+                return (lambda v, k: (self.packed_b, base + k * self.row_stride + v * p.lanes)), [stmt]
+            base, stmt = bind("pb", t * self.b_size + jr * (p.kc * p.nr))
+            return (lambda v, k: (self.packed_b, base + k * p.nr + v * p.lanes)), [stmt]
+        read, place = self.c.b.read, self.c.b.place
+        assert read is not None and place is not None
+        k_step = place.fused(self.c.k)
+        assert k_step is not None
+        zero = {x.var: self.mem.const(0) for x in (*self.c.n, *self.c.k)}
+        bases, stmts = [], []
+        for v in range(p.vectors):
+            seg, e = self.pack.lane_env(panel * p.vectors + v)
+            start = self.mem.place(read.source, read.indices, zero | self.pack.env(batch=batch, segments=seg))
+            base, stmt = bind(f"pb{v}", self.mem.simplify(start + e + k0 * k_step))
+            if p.size.segments == 1 and v:
+                base = bases[0] + v * p.lanes
+            else:
+                stmts.append(stmt)
+            bases.append(base)
+        return (lambda v, k: (self.mem.view(read.source), bases[v] + k * k_step)), stmts
+
+    def _micro(self, rows: int, vectors: int, k_extent: int | Expr, a: Address, b: Address, at: Expr, first: Any) -> Stmt:
+        """rows x vectors accumulators: one load a vector of B, one broadcast a row of A, one multiply-add each."""
+        p, lanes, acc_t = self.p, self.p.lanes, self.c.acc
+        zero = self.mem.const(0)
+        acc = [[tirx.decl_buffer((lanes,), acc_t, f"acc{r}_{v}") for v in range(vectors)] for r in range(rows)]
+        cells = [(r, v) for r in range(rows) for v in range(vectors)]
+
+        def get(r: int, v: int) -> Expr:
+            return tirx.BufferLoad(acc[r][v], [ramp(zero, lanes)])
+
+        def put(r: int, v: int, value: Expr) -> Stmt:
+            return tirx.BufferStore(acc[r][v], value, [ramp(zero, lanes)])
+
+        def tile(r: int, v: int) -> Expr:
+            return ramp(at + (r * p.nr + v * lanes), lanes)
+
+        clear = seq([put(r, v, tirx.Broadcast(tirx.const(0, acc_t), lanes)) for r, v in cells])
+        resume = seq([put(r, v, tirx.BufferLoad(self.partial, [tile(r, v)])) for r, v in cells])
+
+        def step(k: Expr) -> Stmt:
+            out, columns = [], []
+            for v in range(vectors):
+                buffer, index = b(v, k)
+                var, stmt = bind(f"b{v}", tirx.BufferLoad(buffer, [ramp(index, lanes)]))
+                columns.append(var)
+                out.append(stmt)
+            for r in range(rows):
+                buffer, index = a(r, k)
+                var, stmt = bind(f"a{r}", tirx.Broadcast(tirx.BufferLoad(buffer, [index]), lanes))
+                out.append(stmt)
+                out += [put(r, v, get(r, v) + var * columns[v]) for v in range(vectors)]
+            return seq(out)
+
+        save = [tirx.BufferStore(self.partial, get(r, v), [tile(r, v)]) for r, v in cells]
+        allocs = [tirx.AllocBuffer(x) for row in acc for x in row]
+        return seq(allocs, when(first, clear, resume), self.mem.loop(k_extent, step, "k"), save)
+
+    # --- epilogue --------------------------------------------------------------------------------------------
+
+    def _store(self, batch: Expr, i: Expr, panel: Expr, source: Any, at: Expr) -> Stmt:
+        """The chain of elementwise stages on a finished tile, and the stores of its outputs."""
+        p = self.p
+        row0, s0 = bind("row0", rows_before(p, i))
+        small, large = p.rows
+        count = small if not large else small + tirx.Select(i < large, self.mem.const(1), self.mem.const(0))
+        left = p.total_vectors % p.vectors
+        vectors = p.vectors if not left else tirx.min(self.mem.const(p.vectors), p.total_vectors - panel * p.vectors)
+        contiguous = not self.c.guard and all(x.place is not None and x.place.fused(self.c.n) in (0, 1) for x in self.c.outputs)
+
+        def vector(r: Expr, v: Expr) -> Stmt:
+            seg, e = self.pack.lane_env(panel * p.vectors + v)
+            e0, s1 = bind("e0", e)
+            seg_v, s2 = bind("seg", seg)
+            row, s3 = bind("row", row0 + r)
+            src, s4 = bind("src", at + r * p.nr + v * p.lanes)
+
+            def lane(x: Expr) -> Stmt:
+                env = self.pack.env(batch=batch, m=row, segments=seg_v, n=e0 + x)
+                return self._element(env, tirx.BufferLoad(source, [src + x]))
+
+            full = self.mem.vector(p.lanes, lane) if contiguous else self.mem.loop(p.lanes, lane, "l")
+            if p.tail:
+                full = when(e0 + p.lanes <= p.size.n, full, self.mem.loop(p.tail, lane, "l"))
+            return seq(s1, s2, s3, s4, full)
+
+        return seq(s0, self.mem.loop(count, lambda r: self.mem.loop(vectors, lambda v: vector(r, v), "v"), "r"))
+
+    def _element(self, env: dict[Any, Expr], total: Expr) -> Stmt:
+        """All results that belong to one element; every value is computed before the first store (they may be in place)."""
+        values: dict[int, Expr] = {}
+        binds, stores = [], []
+        for link in self.c.chain:
+            if link.stage.reduce:
+                value = total
+            else:
+                where = {x.var: e for x, e in zip(link.stage.spatial, link.index, strict=True)}
+                body = link.stage.at([where[x.var] for x in link.stage.spatial])
+                body = inline(body, self.c.inlined)
+                body = tvm_ffi.structural_map(body, (ir.TensorLoad, lambda e: values.get(id_of(e.source), e)))
+                value = self.mem.flatten(body, env)
+            var, stmt = _bind_value(link.stage.name, value)
+            binds.append(stmt)
+            values[id_of(link.stage.buffer)] = var
+            if link.is_output:
+                place = self.mem.place(link.stage.buffer, link.index, env)
+                stores.append(tirx.BufferStore(self.mem.view(link.stage.buffer), var, [place]))
+        done = seq(binds, stores)
+        return when(both([self.mem.flatten(g, env) for g in self.c.guard]), done) if self.c.guard else done
+
+    def _reduce(self, t: Expr, index: Expr) -> Stmt:
+        """Sum the K parts of one tile in order, then store it."""
+        p, lanes = self.p, self.p.lanes
+        assert self.sum is not None
+        panel = tirx.floormod(index, p.panels)
+        i, s0 = bind("i", tirx.floormod(tirx.floordiv(index, p.panels), p.tiles))
+        batch, s1 = bind("batch", tirx.floordiv(index, p.panels * p.tiles))
+        pv, s2 = bind("p", panel)
+        at, s3 = bind("at", t * self.tile_size)
+        step = p.size.batch * p.tiles * p.panels * self.tile_size
+
+        def add(x: Expr) -> Stmt:
+            def load(part_: int) -> Expr:
+                return tirx.BufferLoad(self.partial, [ramp(index * self.tile_size + part_ * step + x * lanes, lanes)])
+
+            total = load(0)
+            for k in range(1, p.splits[2]):
+                total = total + load(k)
+            return tirx.BufferStore(self.sum, total, [ramp(at + x * lanes, lanes)])
+
+        return seq(s0, s1, s2, s3, self.mem.loop(self.tile_size // lanes, add, "x"), self._store(batch, i, pv, self.sum, at))
+
+
+def _bind_value(name: str, value: Expr) -> tuple[Expr, Stmt | None]:
+    """A variable for ``value``; TVM lowers no bfloat16 variables, so there the float32 before the rounding is held."""
+    if str(value.ty.dtype) != "bfloat16":
+        return bind(name, value)
+    if not isinstance(value, tirx.Cast):
+        return value, None
+    var, stmt = bind(name, value.value)
+    return tirx.Cast("bfloat16", var), stmt
+
+
+def part(total: int, parts: int, index: Expr) -> tuple[Expr, int | Expr]:
+    """(first, count) of the ``index``-th of ``parts`` nearly equal runs of ``total`` items."""
+    if total % parts == 0:
+        return index * (total // parts), total // parts
+    first = tirx.floordiv(index * total, parts)
+    return first, tirx.floordiv((index + 1) * total, parts) - first
+
+
+def blocks(total: int | Expr, block: int) -> int | Expr:
+    """Number of blocks that cover ``total``."""
+    return ceildiv(total, block) if isinstance(total, int) else tirx.floordiv(total + (block - 1), block)
+
+
+def clip(block: int, total: int | Expr, start: Expr) -> int | Expr:
+    """Length of the block from ``start``, cut at ``total``."""
+    if isinstance(total, int):
+        if total % block == 0:
+            return block
+        total = tirx.const(total, start.ty.dtype)
+    return tirx.min(tirx.const(block, start.ty.dtype), total - start)

@@ -1,0 +1,330 @@
+"""Copying operands to where the micro-kernel reads them at unit stride: panels of A and B, gathers, transposes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tilegrad._base.tvm import tirx
+from tilegrad.schedules.contraction.affine import affine, decompose, flat
+from tilegrad.schedules.contraction.canonical import Contraction, Operand
+from tilegrad.schedules.contraction.plan import Plan
+from tilegrad.schedules.contraction.tir import Memory, Stmt, bind, both, ramp, seq, when
+from tilegrad.schedules.stages import Expr, Iter, id_of, loads, substitute, variables
+
+
+@dataclass(frozen=True)
+class Block:
+    """The piece of B that is packed at once: K from ``k0``, ``vectors`` vectors from ``v0``; ``at(v, k)`` is its place."""
+
+    batch: Expr
+    k0: Expr
+    k_extent: int | Expr
+    v0: Expr
+    vectors: int | Expr
+    target: Any
+    at: Callable[[Expr, Expr], Expr]
+
+
+def slope(expr: Expr, var: tirx.Var) -> int | None:
+    """How much ``expr`` grows with ``var``, whatever else is in it; None when it is not linear in it."""
+    if not any(v.same_as(var) for v in variables(expr)):
+        return 0
+    if isinstance(expr, tirx.Var):
+        return 1
+    if isinstance(expr, tirx.Cast):
+        return slope(expr.value, var)
+    if isinstance(expr, tirx.Add | tirx.Sub):
+        a, b = slope(expr.a, var), slope(expr.b, var)
+        return None if a is None or b is None else a + b if isinstance(expr, tirx.Add) else a - b
+    if isinstance(expr, tirx.Mul):
+        for x, y in ((expr.a, expr.b), (expr.b, expr.a)):
+            if isinstance(y, tirx.IntImm):
+                s = slope(x, var)
+                return None if s is None else s * int(y.value)
+    return None
+
+
+def moves_by(op: Operand, axes: Sequence[Iter], allowed: tuple[int, ...]) -> bool:
+    """Whether every read of ``op`` advances by one of the ``allowed`` strides along ``axes`` as one index, unguarded."""
+    names = {id_of(a.var) for a in axes if a.extent > 1}
+    if any(id_of(v) in names for g in op.guards for v in variables(g)):
+        return False
+    for read in loads(op.expr):
+        place = affine(flat(read.source, read.indices, "int64"))
+        if place is None or place.fused(axes) not in allowed:
+            return False
+    return True
+
+
+def style_of(c: Contraction) -> str:
+    """How B is packed: copied along N, transposed from K, gathered by rows of the innermost N axis, or element by element."""
+    if moves_by(c.b, c.n, (0, 1)):
+        return "copy"
+    if moves_by(c.b, c.k, (0, 1)) and not c.b.guards:
+        return "transpose"
+    inner = c.n[-1].var if c.n else None
+    steps = [slope(flat(r.source, r.indices, "int64"), inner) for r in loads(c.b.expr)] if inner is not None else [None]
+    if None not in steps and all(_bound(g, inner) is not None for g in c.b.guards):
+        return "rows"
+    return "scalar"
+
+
+class Packer:
+    """Emits the copies for one plan."""
+
+    def __init__(self, contraction: Contraction, plan: Plan, memory: Memory) -> None:
+        self.p, self.c, self.mem = plan, contraction, memory
+        self.style = style_of(contraction)
+
+    def value(self, op: Operand, env: dict[Any, Expr], extra: Sequence[Expr] = ()) -> Expr:
+        """``op`` at ``env``, zero outside its guards and ``extra``."""
+        value = self.mem.flatten(op.expr, env)
+        tests = [*extra, *(self.mem.flatten(g, env) for g in op.guards)]
+        return tirx.if_then_else(both(tests), value, tirx.const(0, value.ty.dtype)) if tests else value
+
+    def lane_env(self, vector: Expr) -> tuple[Expr, Expr]:
+        """(segment, first element within it) of a vector."""
+        per = self.p.segment_vectors
+        if self.p.size.segments == 1:
+            return self.mem.const(0), vector * self.p.lanes
+        return tirx.floordiv(vector, per), tirx.floormod(vector, per) * self.p.lanes
+
+    def env(self, **index: Expr) -> dict[Any, Expr]:
+        """The canonical variables from indices of the groups ``batch, m, segments, n, k``."""
+        out: dict[Any, Expr] = {}
+        for group, value in index.items():
+            out |= decompose(getattr(self.c, group), value)
+        return out
+
+    # --- A: tiles of rows, [k][slot] --------------------------------------------------------------------------
+
+    def a_tile(self, target: Any, base: Expr, batch: Expr, row: Expr, rows: int, k0: Expr, k_extent: int | Expr) -> Stmt:
+        """Pack ``rows`` rows from ``row``; element (k, r) goes to ``base + k * slots + r``."""
+        slots = self.p.slots
+
+        def element(r: Expr, k: Expr) -> Stmt:
+            value = self.value(self.c.a, self.env(batch=batch, m=row + r, k=k0 + k))
+            return tirx.BufferStore(target, value, [base + k * slots + r])
+
+        if moves_by(self.c.a, self.c.k, (0, 1)) and not moves_by(self.c.a, self.c.m, (0, 1)):
+            return self.mem.loop(rows, lambda r: self.mem.loop(k_extent, lambda k: element(r, k), "k"), "r")
+        return self.mem.loop(k_extent, lambda k: seq([element(self.mem.const(r), k) for r in range(rows)]), "k")
+
+    # --- B: vectors ------------------------------------------------------------------------------------------
+
+    def b_block(self, block: Block) -> Stmt:
+        """Pack a block of B."""
+        return {"copy": self._copy, "transpose": self._transpose, "rows": self._rows, "scalar": self._scalar}[self.style](block)
+
+    def _copy(self, q: Block) -> Stmt:
+        def one(k: Expr, v: Expr) -> Stmt:
+            seg, e = self.lane_env(q.v0 + v)
+            e0, bound = bind("e", e)
+            at, bound_at = bind("at", q.at(v, k))
+
+            def lane(i: Expr, tests: Sequence[Expr] = ()) -> Stmt:
+                env = self.env(batch=q.batch, segments=seg, n=e0 + i, k=q.k0 + k)
+                return tirx.BufferStore(q.target, self.value(self.c.b, env, tests), [at + i])
+
+            full = self.mem.vector(self.p.lanes, lane)
+            if self.p.tail:
+                rest = self.mem.loop(self.p.lanes, lambda i: lane(i, [e0 + i < self.p.size.n]), "l")
+                full = when(e0 + self.p.lanes <= self.p.size.n, full, rest)
+            return seq(bound, bound_at, full)
+
+        return self.mem.loop(q.k_extent, lambda k: self.mem.loop(q.vectors, lambda v: one(k, v), "v"), "k")
+
+    def _scalar(self, q: Block) -> Stmt:
+        def one(v: Expr, k: Expr) -> Stmt:
+            seg, e = self.lane_env(q.v0 + v)
+
+            def lane(i: Expr) -> Stmt:
+                env = self.env(batch=q.batch, segments=seg, n=e + i, k=q.k0 + k)
+                tests = [e + i < self.p.size.n] if self.p.tail else []
+                return tirx.BufferStore(q.target, self.value(self.c.b, env, tests), [q.at(v, k) + i])
+
+            return self.mem.loop(self.p.lanes, lane, "l")
+
+        return self.mem.loop(q.vectors, lambda v: self.mem.loop(q.k_extent, lambda k: one(v, k), "k"), "v")
+
+    def _transpose(self, q: Block) -> Stmt:
+        """Blocks of ``lanes`` x ``lanes``: vectors along K are read, turned in registers, written along N."""
+        lanes, acc = self.p.lanes, self.c.acc
+
+        def element(v: Expr, i: Expr, k: Expr) -> Expr:
+            seg, e = self.lane_env(q.v0 + v)
+            n = tirx.min(e + i, self.mem.const(self.p.size.n - 1)) if self.p.tail else e + i
+            return self.value(self.c.b, self.env(batch=q.batch, segments=seg, n=n, k=q.k0 + k))
+
+        def square(v: Expr, kb: Expr) -> Stmt:
+            tile = tirx.decl_buffer((lanes * lanes,), acc, "square")
+            k = kb * lanes
+
+            def fetch(i: int) -> Stmt:
+                row = self.mem.const(i)
+                return self.mem.vector(lanes, lambda x: tirx.BufferStore(tile, element(v, row, k + x), [x + i * lanes]))
+
+            read = [fetch(i) for i in range(lanes)]
+            rows = [tirx.BufferLoad(tile, [ramp(self.mem.const(i * lanes), lanes)]) for i in range(lanes)]
+            turned, columns = transposed(rows)
+            write = [tirx.BufferStore(q.target, x, [ramp(q.at(v, k + i), lanes)]) for i, x in enumerate(columns)]
+            return seq(tirx.AllocBuffer(tile), read, turned, write)
+
+        def rest(v: Expr, k: Expr) -> Stmt:
+            return self.mem.loop(lanes, lambda i: tirx.BufferStore(q.target, element(v, i, k), [q.at(v, k) + i]), "l")
+
+        whole = q.k_extent // lanes if isinstance(q.k_extent, int) else tirx.floordiv(q.k_extent, lanes)
+        left = q.k_extent - whole * lanes
+
+        def vector(v: Expr) -> Stmt:
+            tail = None
+            if not (isinstance(left, int) and left == 0):
+                tail = self.mem.loop(left, lambda k: rest(v, k + whole * lanes), "k")
+            return seq(self.mem.loop(whole, lambda kb: square(v, kb), "kb"), tail)
+
+        return self.mem.loop(q.vectors, vector, "v")
+
+    def _rows(self, q: Block) -> Stmt:
+        """Runs of the innermost N axis (a row of the image): zeros, a copy, zeros, by the guards' interval."""
+        c, mem, lanes = self.c, self.mem, self.p.lanes
+        width, per, size = c.n[-1].extent, self.p.segment_vectors * lanes, self.p.size.n
+        outer = c.n[:-1]
+        first = mem.simplify(q.v0 * lanes)
+        last = first + q.vectors * lanes
+
+        def run(k_env: dict[Any, Expr], at: Expr, seg: Expr, e0: Expr, e1: Expr, row: Expr) -> Stmt:
+            env = k_env | decompose(outer, row) | self.env(batch=q.batch, segments=seg)
+            binds = []
+            for v, e in list(env.items()):
+                if not isinstance(e, tirx.IntImm | tirx.Var):
+                    env[v], stmt = bind(v.name, e)
+                    binds.append(stmt)
+            c0, s0 = bind("c0", tirx.max(e0 - row * width, mem.const(0)))
+            c1, s1 = bind("c1", tirx.min(e1 - row * width, mem.const(width)))
+            lo_e, hi_e = self._interval(env, c0, c1)
+            lo, s2 = bind("lo", lo_e)
+            hi, s3 = bind("hi", hi_e)
+            start, s4 = bind("start", at + seg * per + row * width - first)
+            zero = tirx.const(0, c.acc)
+
+            def put(x: Expr) -> Stmt:
+                return tirx.BufferStore(q.target, mem.flatten(c.b.expr, env | {c.n[-1].var: x}), [start + x])
+
+            def fill(a: Expr, b: Expr) -> Stmt:
+                return mem.loop(b - a, lambda x: tirx.BufferStore(q.target, zero, [start + a + x]), "z")
+
+            steps = [slope(flat(r.source, r.indices, "int64"), c.n[-1].var) for r in loads(c.b.expr)]
+            if all(s in (0, 1) for s in steps) and width >= lanes:
+                n_vec, s5 = bind("vecs", tirx.floordiv(hi - lo, lanes))
+                body = [s5, mem.loop(n_vec, lambda x: mem.vector(lanes, lambda i: put(lo + x * lanes + i)), "x")]
+                done = lo + n_vec * lanes
+                body.append(mem.loop(hi - done, lambda x: put(done + x), "x"))
+            else:
+                body = [mem.loop(hi - lo, lambda x: put(lo + x), "x")]
+            if c.b.guards:
+                body = [fill(c0, lo), *body, fill(hi, c1)]
+            return seq(binds, s0, s1, s2, s3, s4, body)
+
+        def segment(k_env: dict[Any, Expr], at: Expr, seg: Expr) -> Stmt:
+            e0, s0 = bind("e0", tirx.max(first - seg * per, mem.const(0)))
+            e1, s1 = bind("e1", tirx.min(last - seg * per, mem.const(size)))
+            r0, s2 = bind("r0", tirx.floordiv(e0, width))
+            count = tirx.floordiv(e1 + (width - 1), width) - r0
+            stop = tirx.min(last - seg * per, mem.const(per))
+            pad = mem.loop(
+                stop - size, lambda x: tirx.BufferStore(q.target, tirx.const(0, c.acc), [at + seg * per - first + size + x]), "z"
+            )
+            rows = mem.loop(count, lambda r: run(k_env, at, seg, e0, e1, r0 + r), "row")
+            return seq(s0, s1, s2, rows, pad if self.p.tail else None)
+
+        def one(k: Expr) -> Stmt:
+            at, s0 = bind("at", q.at(mem.const(0), k))
+            k_env, binds = {}, []
+            for v, e in self.env(k=q.k0 + k).items():
+                k_env[v], stmt = bind(v.name, e)
+                binds.append(stmt)
+            if self.p.size.segments == 1:
+                return seq(s0, binds, segment(k_env, at, mem.const(0)))
+            s_first = tirx.floordiv(q.v0, self.p.segment_vectors)
+            s_last = tirx.floordiv(q.v0 + q.vectors - 1, self.p.segment_vectors)
+            return seq(s0, binds, mem.loop(s_last - s_first + 1, lambda s: segment(k_env, at, s_first + s), "seg"))
+
+        return mem.loop(q.k_extent, one, "k")
+
+    def _interval(self, env: dict[Any, Expr], c0: Expr, c1: Expr) -> tuple[Expr, Expr]:
+        """[lo, hi) of the innermost N axis within [c0, c1) where every guard holds."""
+        var = self.c.n[-1].var
+        lo, hi, tests = c0, c1, []
+        for g in self.c.b.guards:
+            kind, bound = _bound(g, var)  # type: ignore[misc]
+            value = substitute(bound, env)
+            if kind == "lo":
+                lo = tirx.max(lo, value)
+            elif kind == "hi":
+                hi = tirx.min(hi, value)
+            else:
+                tests.append(value)
+        lo = tirx.min(lo, c1)
+        hi = tirx.max(hi, lo)
+        if tests:
+            hi = tirx.Select(both(tests), hi, lo)
+        return lo, hi
+
+
+def _bound(guard: Expr, var: tirx.Var) -> tuple[str, Expr] | None:
+    """``("lo", e)`` for guard = (var >= e), ``("hi", e)`` for (var < e), ``("test", guard)`` without ``var``; else None."""
+    if not any(v.same_as(var) for v in variables(guard)):
+        return "test", guard
+    flipped = {tirx.GE: tirx.LE, tirx.GT: tirx.LT}
+    if type(guard) in flipped:
+        left, right, strict = guard.b, guard.a, isinstance(guard, tirx.GT)
+    elif isinstance(guard, tirx.LE | tirx.LT):
+        left, right, strict = guard.a, guard.b, isinstance(guard, tirx.LT)
+    else:
+        return None
+    a, b = slope(left, var), slope(right, var)
+    if a is None or b is None or a == b:
+        return None
+    zero = {var: tirx.const(0, var.ty.dtype)}
+    rest = substitute(left - right, zero)  # rest + (a - b) * var < 0 (or <= 0)
+    s = a - b
+    if s > 0:
+        return "hi", tirx.floordiv(s - 1 - rest, s) if strict else tirx.floordiv(-rest, s) + 1
+    return "lo", tirx.floordiv(rest, -s) + 1 if strict else tirx.floordiv(rest + (-s - 1), -s)
+
+
+def transposed(rows: Sequence[Expr]) -> tuple[list[Stmt], list[Expr]]:
+    """Statements and the columns of a square of vectors, by log2(lanes) rounds of two-vector shuffles."""
+    lanes = len(rows)
+    out: list[Stmt] = []
+
+    def shuffle(a: Expr, b: Expr, picks: Sequence[int]) -> Expr:
+        value = tirx.Shuffle([a, b], [tirx.const(p, "int32") for p in picks])
+        var, stmt = bind("t", value)
+        out.append(stmt)
+        return var
+
+    current = []
+    for r in rows:
+        var, stmt = bind("t", r)
+        out.append(stmt)
+        current.append(var)
+    if lanes == 8:  # the sequence that AVX has single instructions for: unpack, unpack pairs, swap halves
+        lo, hi = [0, 8, 1, 9, 4, 12, 5, 13], [2, 10, 3, 11, 6, 14, 7, 15]
+        pair = [shuffle(current[i], current[i + 1], p) for i in range(0, 8, 2) for p in (lo, hi)]
+        even, odd = [0, 1, 8, 9, 4, 5, 12, 13], [2, 3, 10, 11, 6, 7, 14, 15]
+        quad = [shuffle(pair[i + j], pair[i + j + 2], p) for i in (0, 4) for j in (0, 1) for p in (even, odd)]
+        low, high = [0, 1, 2, 3, 8, 9, 10, 11], [4, 5, 6, 7, 12, 13, 14, 15]
+        return out, [shuffle(quad[i], quad[i + 4], p) for p in (low, high) for i in range(4)]
+    step = 1
+    while step < lanes:
+        nxt = list(current)
+        for i in range(lanes):
+            if not i & step:
+                a, b = current[i], current[i | step]
+                nxt[i] = shuffle(a, b, [x if not x & step else lanes + (x ^ step) for x in range(lanes)])
+                nxt[i | step] = shuffle(a, b, [x | step if not x & step else lanes + x for x in range(lanes)])
+        current, step = nxt, step * 2
+    return out, current

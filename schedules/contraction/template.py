@@ -1,0 +1,109 @@
+"""The contraction template: one family for matmul, convolution, their gradients and any product-sum of two operands."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tilegrad._base.errors import ScheduleError
+from tilegrad._base.target import Target
+from tilegrad._base.tvm import tirx
+from tilegrad.schedules.contraction import define, model
+from tilegrad.schedules.contraction.affine import size as elements
+from tilegrad.schedules.contraction.canonical import Contraction, canonicalise
+from tilegrad.schedules.contraction.nest import Nest
+from tilegrad.schedules.contraction.plan import Plan, element_bytes
+from tilegrad.schedules.stages import id_of, loads, variables
+from tilegrad.schedules.template import Config, Scheduled, Workload
+
+
+class ContractionTemplate:
+    """See schedules.template.Template."""
+
+    name = "contraction/1"
+
+    def match(self, func: tirx.PrimFunc) -> Workload | None:
+        """The workload of a kernel with one product-sum; None for anything else."""
+        c = canonicalise(func)
+        return None if c is None else workload_of(c, func)
+
+    def space(self, workload: Workload, target: Target) -> list[Config]:
+        """All legal configs."""
+        return model.space(workload, target)
+
+    def default(self, workload: Workload, target: Target) -> Config:
+        """The analytic choice."""
+        return model.default(workload, target)
+
+    def apply(self, func: tirx.PrimFunc, config: Config, target: Target) -> Scheduled:
+        """Arrange the kernel. Raises ScheduleError for a config that does not fit it."""
+        c = canonicalise(func)
+        if c is None:
+            raise ScheduleError("contraction template", "a kernel that is no contraction", "one that match accepts")
+        try:
+            plan = Plan(c.size, config, target)
+            return Nest(c, plan).build(func)
+        except (KeyError, TypeError, ZeroDivisionError) as e:
+            raise ScheduleError("contraction config", repr(config), "the knobs that space lists") from e
+
+    def estimate(self, workload: Workload, config: Config, target: Target) -> float:
+        """Seconds that the analytic model expects."""
+        return model.estimate(workload, config, target)
+
+    def features(self, workload: Workload, config: Config, target: Target) -> np.ndarray:
+        """The cost model's input."""
+        return model.features(workload, config, target)
+
+    def define(self, workload: Workload) -> tirx.PrimFunc:
+        """An unscheduled kernel with this workload."""
+        return define.define(workload)
+
+
+TEMPLATE = ContractionTemplate()
+
+
+def short(dtype: str) -> str:
+    """f32 for float32, bf16 for bfloat16, i8, u8, b1 for bool."""
+    for long, letter in (("bfloat", "bf"), ("float", "f"), ("uint", "u"), ("int", "i")):
+        if dtype.startswith(long):
+            return letter + dtype[len(long) :]
+    return "b1" if dtype == "bool" else dtype
+
+
+def workload_of(c: Contraction, func: tirx.PrimFunc) -> Workload:
+    """The readable key of a contraction."""
+    s = c.size
+    fields: dict[str, Any] = {"batch": s.batch, "m": s.m, "n": s.segments * s.n, "k": s.k, "layout": c.layout_a + c.layout_b}
+    operands = [str(loads(op.expr)[0].source.dtype) for op in (c.a, c.b)]
+    fields["dtypes"] = [*map(short, operands), short(c.outputs[0].stage.dtype)]
+    fields["epilogue"] = ",".join(_link_name(c, n) for n in range(1, len(c.chain)))
+    if s.segments > 1:
+        fields["segments"] = s.segments
+    prologue = [",".join(map(_plain, op.prologue)) for op in (c.a, c.b)]
+    if any(prologue):
+        fields["prologue"] = prologue
+    if "geometry" in c.annotations:
+        fields["geometry"] = str(c.annotations["geometry"])
+    traffic = sum(elements(p) * element_bytes(str(p.dtype)) for p in func.params)
+    return Workload(_plain(c.name), fields, 2 * s.batch * s.m * s.segments * s.n * s.k, traffic)
+
+
+def _plain(name: str) -> str:
+    """A block's name without TOPI's prefix."""
+    return name.removeprefix("T_")
+
+
+def _link_name(c: Contraction, n: int) -> str:
+    """The stage's name and, in brackets, over what its other operands extend: ``add[n]`` is a bias."""
+    link = c.chain[n]
+    own = {id_of(x.stage.buffer) for x in c.chain}
+    where = dict(zip((id_of(i.var) for i in link.stage.spatial), link.index, strict=True))
+    groups = {"b": c.batch, "m": c.m, "n": (*c.segments, *c.n)}
+    names = []
+    for read in loads(link.stage.body):
+        if id_of(read.source) in own:
+            continue
+        used = {id_of(v) for i in read.indices for w in variables(i) for v in variables(where.get(id_of(w), w))}
+        names.append("".join(g for g, axes in groups.items() if any(id_of(a.var) in used for a in axes)) or "1")
+    return _plain(link.stage.name) + (f"[{' '.join(names)}]" if names else "")
