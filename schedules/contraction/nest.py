@@ -356,8 +356,8 @@ class Nest:
 
 
 def _bind_value(name: str, value: Expr) -> tuple[Expr, Stmt | None]:
-    """A variable for ``value``; TVM lowers no bfloat16 variables, so there the float32 before the rounding is held."""
-    if str(value.ty.dtype) != "bfloat16":
+    """A variable for ``value``. TVM lowers no vector of booleans and no bfloat16: for those the float32 before rounding."""
+    if str(value.ty.dtype) not in ("bool", "bfloat16"):
         return bind(name, value)
     if not isinstance(value, tirx.Cast):
         return value, None
