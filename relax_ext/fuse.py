@@ -1,21 +1,24 @@
 """Group kernels that should be one pass over memory. In: a legalized module. Out: the same with fused PrimFuncs.
 
-Three rules, each only where it saves bytes:
+Four rules, each only where it saves bytes:
 1. data movement (transposes, slices, broadcasts, constants) moves into the contraction, reduction or elementwise
    kernel that reads it; into contractions even when others read it too, since packing reads any layout at one price;
 2. an elementwise kernel joins the kernel that produces its operand, when it reads it at the index it writes
    (epilogues of contractions and reductions, chains, the optimizer's update); results that others read are
    stored on the way, so a fused kernel may have several outputs;
-3. arithmetic with a single reader joins the reduction that reads it.
+3. arithmetic with a single reader joins the reduction that reads it;
+4. reductions over the same rows, and the arithmetic between and around them, become one pass over each row.
 Views (reshapes) move no data and stay between kernels.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from tilegrad._base.tvm import ir, relax, tirx, tvm, tvm_ffi
 from tilegrad.relax_ext.lowered import Lowered, Node, is_if_then_else
+from tilegrad.relax_ext.rows import Rows
 from tilegrad.schedules.stages import Stage, loads
 
 _SPATIAL = ("movement", "elementwise")
@@ -65,6 +68,9 @@ class _Fuser:
         for n in reversed(self.low.nodes):
             if n.kind == "elementwise":
                 self._join_reduction(n)
+        for n in self.low.nodes:
+            if n.kind == "reduction":
+                self._join_rows(n)
         return self._ordered()
 
     # rule 1
@@ -122,6 +128,44 @@ class _Fuser:
         if not all(_reads_once_or_cheap(anchor, n) for n in own.home if n.outs[0] in anchor.args):
             return
         self._merge(into, own)
+
+    # rule 4
+    def _join_rows(self, anchor: Node) -> None:
+        group = self.group[anchor]
+        rows = Rows.of(anchor)
+        if rows is None or "contraction" in {n.kind for n in group.home}:
+            return
+        if not rows.add_all(n for n in self._members(group) if n is not anchor):
+            return
+        tried: set[int] = set()
+        while (other := self._neighbour(group, rows, tried)) is not None:
+            tried.add(id(other))
+            members = self._members(other)
+            fits = all(n.kind in (*_SPATIAL, "reduction") and len(n.outs) == 1 for n in members)
+            if (
+                fits
+                and self._cheap_to_repeat([*self._members(group), *members], rows)
+                and not self._makes_cycle(group, other)
+                and rows.add_all(members)
+            ):
+                self._merge(group, other)
+                tried.clear()
+
+    def _members(self, group: _Group) -> list[Node]:
+        return [*group.home, *group.copies]
+
+    def _neighbour(self, group: _Group, rows: Rows, tried: set[int]) -> _Group | None:
+        """A group not yet tried that exchanges a value with this one, or reduces the same array, in known rows."""
+        near = [self.group[u] for n in group.home for u in self.users[n] if n.outs[0] in rows.dims]
+        near += [self.group[p] for n in self._members(group) for p in self.producers[n] if p.outs[0] in rows.dims]
+        shared = {a for n in self._members(group) for a in n.args if a in rows.dims}
+        near += [self.group[n] for n in self.low.nodes if n.kind == "reduction" and any(a in shared for a in n.args)]
+        return next((g for g in near if g is not group and id(g) not in tried), None)
+
+    def _cheap_to_repeat(self, members: list[Node], rows: Rows) -> bool:
+        """Passes over a row evaluate what they share again: at most one kernel may have costly arithmetic a column."""
+        size = math.prod(rows.extents)
+        return sum(any(_has_call(s.body) and math.prod(s.shape) > size for s in n.stages) for n in members) <= 1
 
     def _only_copied(self, node: Node) -> bool:
         """Whether every reader has its own copy of a movement, so that it need not exist by itself."""

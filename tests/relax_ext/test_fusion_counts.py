@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 
+from tests.relax_ext.interpreter import run
+from tests.relax_ext.test_lowering import arrays
 from tilegrad._base.tvm import relax
 from tilegrad.relax_ext import report
+from tilegrad.relax_ext.driver import build_graphs
 from tilegrad.relax_ext.graph import GraphBuilder
 from tilegrad.relax_ext.pipeline import lower
 
@@ -114,6 +118,81 @@ def constants_cost_nothing(b: GraphBuilder, e: Emit) -> None:
     h = e(op.matmul(x, w))
     g = e(op.where(e(op.greater(h, f32(0.0))), h, e(op.zeros((8, 8), "float32"))))
     b.output("y", e(op.matmul(g, e(op.ones((8, 8), "float32")))))
+
+
+def softmax_backward(b: GraphBuilder, e: Emit) -> None:
+    x, g = b.input("x", (64, 48), "float32"), b.input("g", (64, 48), "float32")
+    y = e(op.nn.softmax(x))
+    t = e(op.multiply(g, y))
+    b.output("y", y)
+    b.output("dx", e(op.subtract(t, e(op.multiply(y, e(op.sum(t, axis=-1, keepdims=True)))))))
+
+
+def layer_norm_backward(b: GraphBuilder, e: Emit) -> None:
+    x, g = b.input("x", (64, 48), "float32"), b.input("g", (64, 48), "float32")
+    c = e(op.subtract(x, e(op.mean(x, axis=1, keepdims=True))))
+    r = e(op.rsqrt(e(op.add(e(op.mean(e(op.multiply(c, c)), axis=1, keepdims=True)), f32(1e-5)))))
+    n = e(op.multiply(c, r))
+    a, d = e(op.mean(g, axis=1, keepdims=True)), e(op.mean(e(op.multiply(g, n)), axis=1, keepdims=True))
+    b.output("dx", e(op.multiply(r, e(op.subtract(e(op.subtract(g, a)), e(op.multiply(n, d)))))))
+
+
+def channel_sums(b: GraphBuilder, e: Emit) -> None:
+    x, g = b.input("x", (4, 16, 6, 6), "float32"), b.input("g", (4, 16, 6, 6), "float32")
+    c = e(op.subtract(x, e(op.mean(x, axis=(0, 2, 3), keepdims=True))))
+    b.output("dgamma", e(op.sum(e(op.multiply(c, g)), axis=(0, 2, 3))))
+    b.output("dbeta", e(op.sum(g, axis=(0, 2, 3))))
+
+
+def _softmax_backward(x: np.ndarray, g: np.ndarray) -> dict[str, np.ndarray]:
+    y = np.exp(x - x.max(1, keepdims=True))
+    y /= y.sum(1, keepdims=True)
+    return {"y": y, "dx": y * (g - (g * y).sum(1, keepdims=True))}
+
+
+def _layer_norm_backward(x: np.ndarray, g: np.ndarray) -> dict[str, np.ndarray]:
+    r = 1 / np.sqrt(x.var(1, keepdims=True) + 1e-5)
+    n = (x - x.mean(1, keepdims=True)) * r
+    return {"dx": r * (g - g.mean(1, keepdims=True) - n * (g * n).mean(1, keepdims=True))}
+
+
+def _channel_sums(x: np.ndarray, g: np.ndarray) -> dict[str, np.ndarray]:
+    c = x - x.mean((0, 2, 3), keepdims=True)
+    return {"dgamma": (c * g).sum((0, 2, 3)), "dbeta": g.sum((0, 2, 3))}
+
+
+ROW_CASES: dict[str, tuple[int, Case, Callable[..., dict[str, np.ndarray]]]] = {
+    "softmax_backward": (1, softmax_backward, _softmax_backward),
+    "layer_norm_backward": (1, layer_norm_backward, _layer_norm_backward),
+    "channel_sums": (1, channel_sums, _channel_sums),
+}
+
+
+@pytest.mark.parametrize("name", ROW_CASES)
+def test_reductions_over_the_same_rows_are_one_pass(name: str) -> None:
+    kernels, build, reference = ROW_CASES[name]
+    b = GraphBuilder()
+    build(b, b.emit)
+    graph = b.finish()
+    program = lower(graph)
+    assert len(program.calls) == kernels, program.text()
+    args = arrays(graph)
+    expected = reference(**{k: v.astype("float64") for k, v in args.items()})
+    library = build_graphs({"f": graph}, logs=[]).library
+    for got in (run(program, args), library.context().run("f", args)):
+        for output, want in expected.items():
+            np.testing.assert_allclose(got[output], want, rtol=1e-4, atol=1e-5, err_msg=output)
+
+
+def test_columns_and_rows_do_not_mix() -> None:
+    """A sum over rows and a sum over columns of one array: two passes."""
+    b = GraphBuilder()
+    x = b.input("x", (64, 48), "float32")
+    y = b.emit(op.multiply(x, x))
+    b.output("rows", b.emit(op.sum(y, axis=1)))
+    b.output("columns", b.emit(op.sum(y, axis=0)))
+    program = lower(b.finish())
+    assert len(program.calls) in (2, 3), program.text()
 
 
 def test_scalar_constants_are_written_into_their_reader() -> None:
