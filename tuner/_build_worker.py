@@ -14,8 +14,8 @@ from tilegrad._base.target import Target
 from tilegrad.tuner._pipe import serve
 
 
-def one_call(func: Any, num_outputs: int) -> Any:
-    """A Program that is one call of ``func``: ports x0, x1, ... in the kernel's order."""
+def one_call(func: Any, num_outputs: int, kernel: str = "kernel") -> Any:
+    """A Program that is one call of ``func`` under the name ``kernel``: ports x0, x1, ... in the kernel's order."""
     from tilegrad.runtime.program import Buffer, Call, Program
 
     names = [f"x{i}" for i in range(len(func.params))]
@@ -24,7 +24,7 @@ def one_call(func: Any, num_outputs: int) -> Any:
         n: Buffer(n, tuple(int(d) for d in p.shape), str(p.dtype), "input" if i < first else "output")
         for i, (n, p) in enumerate(zip(names, func.params, strict=True))
     }
-    return Program("run", tuple(names), buffers, (Call("kernel", tuple(names), num_outputs),), {"kernel": func})
+    return Program("run", tuple(names), buffers, (Call(kernel, tuple(names), num_outputs),), {kernel: func})
 
 
 class Worker:

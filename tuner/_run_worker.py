@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,16 @@ from typing import Any
 import numpy as np
 
 from tilegrad.runtime.library import Context, Library
+from tilegrad.runtime.program import numpy_dtype
 from tilegrad.tuner import timing
 from tilegrad.tuner._pipe import serve
-from tilegrad.tuner.check import difference
+from tilegrad.tuner.check import difference, inputs
+from tilegrad.tuner.peak import peak_of
 
 ALIGN = 64
 """Candidates are measured on arrays aligned like planned buffers."""
+
+PROFILE_ROUNDS, PROFILE_RUNS = 9, 5
 
 
 class WrongAnswer(Exception):
@@ -42,8 +47,7 @@ class Worker:
             self._expected = [file[f"out{i}"] for i in range(sum(n.startswith("out") for n in file.files))]
         self._threads, self._hot = threads, mode == "hot"
         self._flush = None if self._hot else np.zeros(flush_bytes // 8)
-        with suppress(AttributeError, OSError):  # Linux only
-            os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
+        self._pin(threads)
         return {"status": "ok"}
 
     def measure(self, path: str, best_s: float | None = None) -> dict[str, Any]:
@@ -64,10 +68,47 @@ class Worker:
                 c.close()
         return {"status": "ok", "costs_s": costs}
 
+    def profile(self, paths: list[str], threads: int) -> dict[str, Any]:
+        """Time every call of whole libraries, library by library in turns."""
+        self._pin(threads)
+        programs = [WholeProgram(load(p).context(threads)) for p in paths]
+        rounds: list[list[list[tuple[str, float]]]] = [[] for _ in programs]
+        for turn in range(PROFILE_ROUNDS):
+            for i in range(len(programs)) if turn % 2 == 0 else reversed(range(len(programs))):
+                rounds[i].append(programs[i].profile())
+        for program in programs:
+            program.context.close()
+        return {"status": "ok", "rounds": rounds}
+
+    @staticmethod
+    def _pin(threads: int) -> None:
+        with suppress(AttributeError, OSError):  # Linux only
+            os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
+
     def _open(self, path: str) -> Candidate:
-        described = json.loads(Path(path).read_text())
-        library = Library(Path(described["library"]), described["manifest"])
-        return Candidate(library.context(self._threads), self._inputs, self._flush)
+        return Candidate(load(path).context(self._threads), self._inputs, self._flush)
+
+
+def load(path: str) -> Library:
+    """The library that a candidate's JSON file describes."""
+    described = json.loads(Path(path).read_text())
+    return Library(Path(described["library"]), described["manifest"])
+
+
+class WholeProgram:
+    """All entries of a library, on seeded inputs and states that stay zero."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self._args = {}
+        for entry, ports in context.library.entries.items():
+            given = [p for p in ports if p.role == "input"]
+            arrays = inputs([(p.shape, p.dtype) for p in given])
+            self._args[entry] = {p.name: aligned(x) for p, x in zip(given, arrays, strict=True)}
+
+    def profile(self) -> list[tuple[str, float]]:
+        """(kernel, seconds) of every call of every entry, each the median of a few runs."""
+        return [call for entry, args in self._args.items() for call in self.context.profile(entry, args, PROFILE_RUNS)]
 
 
 class Candidate:
@@ -78,8 +119,6 @@ class Candidate:
         ports = context.library.entries["run"]
         self._dtypes = [p.dtype for p in ports[len(inputs) :]]
         self.args = {p.name: x for p, x in zip(ports, inputs, strict=False)}
-        from tilegrad.runtime.program import numpy_dtype
-
         self._outputs = [aligned(np.zeros(p.shape, numpy_dtype(p.dtype))) for p in ports[len(inputs) :]]
         self.args |= {p.name: x for p, x in zip(ports[len(inputs) :], self._outputs, strict=True)}
 
@@ -98,8 +137,6 @@ class Candidate:
         if self._flush is not None:
             self._flush += 1.0
             prepared = self._context.prepare("run", self.args)
-            import time
-
             start = time.perf_counter()
             prepared()
             return time.perf_counter() - start
@@ -133,8 +170,23 @@ def answering(worker: Worker, path: str, best_s: float | None = None) -> dict[st
         return {"status": "wrong_answer", "error": str(e)}
 
 
+def peak(path: str) -> dict[str, Any]:
+    """Floating-point operations a second of one core."""
+    return {"status": "ok", "flops_s": peak_of(path)}
+
+
 if __name__ == "__main__":
     with suppress(OSError):  # where memory runs out, this process goes first
         Path("/proc/self/oom_score_adj").write_text("1000")
+    with suppress(OSError, AttributeError):  # where it is allowed: other programs shall not lengthen what is measured
+        os.setpriority(os.PRIO_PROCESS, 0, -15)
     main = Worker()
-    serve({"task": main.task, "measure": lambda **kw: answering(main, **kw), "compare": main.compare})
+    serve(
+        {
+            "task": main.task,
+            "measure": lambda **kw: answering(main, **kw),
+            "compare": main.compare,
+            "profile": main.profile,
+            "peak": peak,
+        }
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +14,9 @@ from tilegrad._base.target import Target
 from tilegrad.tuner import model as cost_model
 from tilegrad.tuner.database import LogDatabase
 from tilegrad.tuner.events import Event, Listener
+from tilegrad.tuner.in_program import REPRODUCES, ProgramCheck
 from tilegrad.tuner.interfaces import Builder, Runner, Strategy
+from tilegrad.tuner.peak import least_seconds
 from tilegrad.tuner.report import Report
 from tilegrad.tuner.session import Limits, Session
 from tilegrad.tuner.strategy import Search
@@ -110,14 +112,17 @@ def tune(
             _check_target(tasks)
         builder, runner = _tools(builder, runner, jobs)
         notices = [] if cost_model.xgboost() is not None else [NO_XGBOOST]
+        check = _whole(what, builder, runner)
         session = Session(
-            tasks, builder, runner, database, Strategies(database, seed), limits,
-            listener=progress, run=run, seed=seed, mode=_mode, versions=_versions(),
+            tasks, builder, runner, database, Strategies(database, seed), limits, listener=progress,
+            roofline=_roofline(tasks, builder, runner), recheck=check, run=run, seed=seed, mode=_mode, versions=_versions(),
         )  # fmt: skip
         if progress is not None:
             for text in notices:
                 progress(Event("notice", text=text))
         report = replace(session.run(), log=str(path), notices=tuple(notices))
+        if check is not None:
+            report = report.inside({key: found.per_call_s for key, found in check.results.items()}, REPRODUCES)
     finally:
         database.close()
     if report.interrupted:
@@ -170,6 +175,26 @@ def _tools(builder: Builder | None, runner: Runner | None, jobs: int | None) -> 
             raise UsageError("tune, argument 'builder'", "a builder without a runner", "both, or neither")
         runner = LocalRunner(builder.reference)
     return builder, runner
+
+
+def _whole(what: Any, builder: Builder, runner: Runner) -> ProgramCheck | None:
+    """The check inside the whole program, where there is one and this machine's own tools measure."""
+    from tilegrad.tuner.builder import LocalBuilder
+    from tilegrad.tuner.runner import LocalRunner
+
+    if not hasattr(what, "programs") or not isinstance(builder, LocalBuilder) or not isinstance(runner, LocalRunner):
+        return None
+    programs = what.programs if isinstance(what.programs, Mapping) else {p.name: p for p in what.programs}
+    return ProgramCheck(programs, Target.parse(what.target), runner, builder.folder)
+
+
+def _roofline(tasks: Sequence[Task], builder: Builder, runner: Runner) -> Callable[[Task], float | None]:
+    from tilegrad.tuner.builder import LocalBuilder
+    from tilegrad.tuner.runner import LocalRunner
+
+    local = isinstance(builder, LocalBuilder) and isinstance(runner, LocalRunner)
+    peak = runner.peak(tasks[0].target, builder.folder) if local else None
+    return lambda task: least_seconds(task, peak)
 
 
 def _mode(task: Task) -> Any:

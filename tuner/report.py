@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from tilegrad._base.errors import UsageError
 from tilegrad.tuner.events import Row
+from tilegrad.tuning_logs import canonical
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,13 @@ class TaskResult:
     config: Mapping[str, Any] | None
     costs_s: tuple[float | None, ...] = ()
     error: str = ""
+    in_program_s: float | None = None
+    """Seconds of one call inside the whole program, where that was measured."""
+
+    @property
+    def key(self) -> str:
+        """As ``Task.key``."""
+        return f"{self.template} {canonical(self.workload)}"
 
     def json(self) -> dict[str, Any]:
         """A JSON object for machines."""
@@ -30,7 +38,7 @@ class TaskResult:
             "task": r.name, "template": self.template, "workload": dict(self.workload), "weight": r.weight,
             "config": dict(self.config) if self.config is not None else None, "default_s": r.default_s, "best_s": r.best_s,
             "gflops": r.gflops, "of_default": r.of_default, "trials": r.trials, "errors": r.errors, "saved_ms": r.saved_ms,
-            "done": r.done,
+            "in_program_s": self.in_program_s, "done": r.done,
         }  # fmt: skip
 
 
@@ -59,6 +67,18 @@ class Report:
         """Milliseconds saved per run of the whole model, against the defaults."""
         return sum(t.row.saved_ms for t in self.tasks)
 
+    def inside(self, seconds: Mapping[str, float], factor: float) -> Report:
+        """With the seconds of a call inside the whole program, by task key; a notice for each cost that it exceeds by
+        ``factor``."""
+        tasks = tuple(replace(t, in_program_s=seconds.get(t.key)) for t in self.tasks)
+        notes = list(self.notices)
+        for t in tasks:
+            if t.in_program_s and t.row.best_s and t.in_program_s > factor * t.row.best_s:
+                notes.append(
+                    f"{t.row.name}: takes {t.in_program_s / t.row.best_s:.2f} times its recorded cost inside the program"
+                )
+        return replace(self, tasks=tasks, notices=tuple(notes))
+
     def json(self) -> dict[str, Any]:
         """A JSON object for machines."""
         return {
@@ -80,7 +100,7 @@ class Report:
             )
         total = f"{len(rows)} tasks, {self.trials} trials, {self.errors} errors, {self.seconds:.0f} s"
         total += f"; saves {self.saved_ms:.3f} ms per run" + (f"; log {self.log}" if self.log else "")
-        return "\n".join([*lines, total])
+        return "\n".join([*lines, *self.notices, total])
 
     __str__ = text
 

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from tilegrad._base.target import Target
 from tilegrad.tuner._pipe import Process, WorkerDied, WorkerTimeout
 from tilegrad.tuner.interfaces import Outcome
+from tilegrad.tuner.peak import compile_peak
 from tilegrad.tuner.task import Task
+
+log = logging.getLogger(__name__)
 
 REFERENCE_EVERY = 4
 """The reference kernel is timed before every so many candidates."""
 RECYCLE = 300
 """Candidates after which the process is replaced, with all the libraries it has loaded."""
+PROFILE_TIMEOUT_S = 120.0
 COLD_INTENSITY = 2.0
 """Floating-point operations per byte below which a kernel waits for memory."""
 
@@ -38,20 +44,25 @@ class LocalRunner:
         self._task: str | None = None
         self._count = 0
 
-    def _ask(self, task: Task, do: str, timeout_s: float, **arguments: Any) -> dict[str, Any]:
-        """A request to a process that knows the task; starts a new one where the last has died."""
+    def _alive(self) -> Process:
+        """The process; a new one where the last has died or loaded many libraries."""
         if self._process is None or not self._process.alive or self._count >= RECYCLE:
             if self._process is not None:
                 self._process.kill()
             self._process, self._task, self._count = Process("tilegrad.tuner._run_worker", {"OMP_NUM_THREADS": "1"}), None, 0
+        return self._process
+
+    def _ask(self, task: Task, do: str, timeout_s: float, **arguments: Any) -> dict[str, Any]:
+        """A request to a process that knows the task."""
+        process = self._alive()
         if self._task != task.key:
             about = {"threads": task.target.threads, "mode": mode_of(task), "flush_bytes": 2 * task.target.l3_bytes}
-            answer = self._process.ask("task", 60.0, reference=str(self._reference(task)), **about)
+            answer = process.ask("task", 60.0, reference=str(self._reference(task)), **about)
             if answer["status"] != "ok":
                 raise WorkerDied(answer.get("error", ""))
             self._task = task.key
         self._count += 1
-        return self._process.ask(do, timeout_s, **arguments)
+        return process.ask(do, timeout_s, **arguments)
 
     def _outcome(self, task: Task, path: str, best_s: float | None) -> Outcome:
         try:
@@ -85,6 +96,27 @@ class LocalRunner:
         if answer["status"] != "ok":
             return [Outcome("crash", None, answer.get("error", ""))] * len(paths)
         return [Outcome("ok", tuple(costs)) for costs in answer["costs_s"]]
+
+    def profile(self, threads: int, paths: Sequence[str]) -> list[list[list[tuple[str, float]]]] | None:
+        """Per library and round, (kernel, seconds) of every call of a whole program; None where it does not run."""
+        try:
+            answer = self._alive().ask("profile", PROFILE_TIMEOUT_S, paths=list(paths), threads=threads)
+        except (WorkerTimeout, WorkerDied) as e:
+            answer = {"status": "crash", "error": str(e)}
+        self._task = None  # the process may have taken other cores
+        if answer["status"] != "ok":
+            log.warning("the whole program does not run at the runner: %s", answer.get("error", ""))
+            return None
+        return [[[(str(k), float(s)) for k, s in turn] for turn in rounds] for rounds in answer["rounds"]]
+
+    def peak(self, target: Target, folder: Path) -> float | None:
+        """Floating-point operations a second of one core; None where it cannot be measured."""
+        library = compile_peak(target, folder)
+        try:
+            answer = self._alive().ask("peak", 20.0, path=str(library)) if library else {"status": "unknown"}
+        except (WorkerTimeout, WorkerDied):
+            return None
+        return float(answer["flops_s"]) if answer["status"] == "ok" else None
 
     def close(self) -> None:
         """Kill the process. Twice is fine."""

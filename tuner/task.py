@@ -107,14 +107,16 @@ class Space:
     @cached_property
     def _lines(self) -> list[list[list[int]]]:
         """Per config and knob: the configs that differ in this knob only, itself among them, by the knob's order."""
+        knobs = sorted({k for c in self.configs for k in c})
+        orders = [_order([c.get(k) for c in self.configs]) for k in knobs]
+        ranks = [tuple(o[canonical(c.get(k))] for k, o in zip(knobs, orders, strict=True)) for c in self.configs]
         out: list[list[list[int]]] = [[] for _ in self.configs]
-        for knob in sorted({k for c in self.configs for k in c}):
-            order = _order([c.get(knob) for c in self.configs])
-            lines: dict[str, list[int]] = {}
-            for i, c in enumerate(self.configs):
-                lines.setdefault(canonical({k: v for k, v in c.items() if k != knob}), []).append(i)
+        for knob in range(len(knobs)):
+            lines: dict[tuple[int, ...], list[int]] = {}
+            for i, r in enumerate(ranks):
+                lines.setdefault(r[:knob] + r[knob + 1 :], []).append(i)
             for line in lines.values():
-                line.sort(key=lambda i: order[canonical(self.configs[i].get(knob))])
+                line.sort(key=lambda i: ranks[i][knob])
                 for i in line:
                     out[i].append(line)
         return out

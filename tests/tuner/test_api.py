@@ -29,7 +29,7 @@ def test_tune_end_to_end_then_look_up_and_run(tmp_path):
     assert hit.source == "tuned" and hit.config == result.config
     library = runtime.build(
         {"run": tunable.small.programs["p4096"]},
-        {"kernel": schedules.schedule(found.func, found.target, hit.config)},
+        {"chain4096": schedules.schedule(found.func, found.target, hit.config)},
         found.target,
     )
     x = np.arange(4096, dtype=np.float32)

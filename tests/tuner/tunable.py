@@ -19,7 +19,7 @@ def chain(n: int, name: str = "y"):
 
 def model(*sizes: int):
     """One program a size; ``graphs`` marks it as a MODEL."""
-    programs = {f"p{n}": one_call(chain(n), 1) for n in sizes}
+    programs = {f"p{n}": one_call(chain(n), 1, f"chain{n}") for n in sizes}
     return SimpleNamespace(programs=programs, target=Target.native(), graphs={})
 
 
