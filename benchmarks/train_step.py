@@ -136,7 +136,7 @@ def _prepare_apart(model: str, folder: Path, threads: int, logs: list[str] | Non
 
 def main() -> None:
     """Print one row and the summary."""
-    options = {
+    options: dict[str, dict[str, Any]] = {
         "model": {"choices": sorted(MODELS), "default": "mlp", "help": "which network"},
         "log": {"action": "append", "help": "tuning log for `ours`; may repeat"},
     }

@@ -135,8 +135,10 @@ def export(found: Any, output: Path, target: str | None, logs: Any, num_threads:
     from tilegrad.relax_ext.driver import compile_graphs
     from tilegrad.runtime import safetensors
 
-    own = getattr(found, "target", None) or "native"
-    library = compile_graphs(found.graphs, target or own, logs, num_threads)
+    if target is logs is num_threads is None and hasattr(found, "library"):
+        library = found.library
+    else:
+        library = compile_graphs(found.graphs, target or getattr(found, "target", "native"), logs, num_threads)
     values = dict(found.states)
     if states is not None:
         values |= safetensors.load(states)
