@@ -36,7 +36,7 @@ UNDEFINED = re.compile(r"(new_)?empty")
 TOLERANCE = {"float32": (2e-4, 2e-5), "float64": (1e-7, 1e-9), "float16": (2e-2, 1e-3), "bfloat16": (5e-2, 1e-2)}
 """Relative and absolute, of values; gradients may differ ten times as much."""
 
-SECONDS_PER_OPERATOR = 240
+SECONDS_PER_OPERATOR = 60
 
 
 def main() -> None:

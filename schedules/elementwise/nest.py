@@ -166,8 +166,8 @@ class _Nest:
         for dim, value in zip(others, places, strict=True):
             binds += emit.enter(dim, value)
         a_full, l_full = across.extent // tile, span // tile
-        a_cases = [(tirx.LT(a_block, a_full), tile), (None, across.extent % tile)]
-        l_cases = [(tirx.LT(l_block, l_full), tile), (None, span % tile)]
+        a_cases = [(a_block < a_full, tile), (None, across.extent % tile)]
+        l_cases = [(l_block < l_full, tile), (None, span % tile)]
 
         def at(rows: int, width: int) -> tirx.Stmt:
             a = tirx.Var("a", self._dtype)

@@ -82,6 +82,29 @@ def median(k: Lowering, x: Value) -> Value:
     return x if x.ndim == 0 else _median(k, x.reshape((math.prod(x.shape),)), 0, False)[0]
 
 
+@aten("nanmedian")
+def nanmedian(k: Lowering, x: Value) -> Value:
+    return x if x.ndim == 0 else _nanmedian(k, x.reshape((math.prod(x.shape),)), 0, False)[0]
+
+
+@aten("nanmedian.dim")
+def nanmedian_dim(k: Lowering, x: Value, dim: int = -1, keepdim: bool = False) -> list[Value]:
+    return [x, k.zeros((), "int64")] if x.ndim == 0 else _nanmedian(k, x, axis_of(dim, x.ndim), keepdim)
+
+
+def _nanmedian(k: Lowering, x: Value, axis: int, keepdim: bool) -> list[Value]:
+    """The lower middle of the numbers: NaNs are sorted to the end and not counted."""
+    if "float" not in x.dtype:
+        return _median(k, x, axis, keepdim)
+    order = order_of(k, x, axis, False)
+    numbers = F.sum(k.value(F.logical_not(F.isnan(x)), "int64"), [axis], True)
+    middle = F.maximum(F.floor_divide(numbers - 1, 2), 0)
+    place = F.gather_elements(order, middle, axis)
+    values = gather(k, x, place, axis)
+    shape = values.shape if keepdim else (*x.shape[:axis], *x.shape[axis + 1 :])
+    return [values.reshape(shape), place.reshape(shape)]
+
+
 def _running(name: str, better: str) -> None:
     @aten(name)
     def rule(k: Lowering, x: Value, dim: int) -> list[Value]:

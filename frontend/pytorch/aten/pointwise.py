@@ -21,7 +21,7 @@ def _float_unary(relax_name: str, *overloads: str) -> None:
         return k.narrow(getattr(F, relax_name)(k.wide(x)))
 
 
-for _name in "exp log sqrt rsqrt sigmoid tanh sin cos tan asin acos atan sinh cosh asinh acosh atanh erf".split():
+for _name in "exp log sqrt rsqrt sigmoid tanh sin cos tan asin acos atan asinh acosh atanh erf".split():
     _float_unary(_name, _name)
 _float_unary("silu", "silu")
 
@@ -82,12 +82,12 @@ def _operand(k: Lowering, x: Operand) -> Value:
     return k.value(k.value(x, dtype) if isinstance(x, Value) else x, "float32" if dtype in ("float16", "bfloat16") else dtype)
 
 
-@aten("add.Tensor", "add.Scalar")
+@aten("add.Tensor", "add.Scalar", "prims::add")
 def add(k: Lowering, x: Operand, y: Operand, alpha: Number = 1) -> Value:
     return add_like(k, x, y, alpha, F.logical_or if k.out.dtype == "bool" else F.add)
 
 
-@aten("sub.Tensor", "sub.Scalar")
+@aten("sub.Tensor", "sub.Scalar", "prims::sub")
 def sub(k: Lowering, x: Operand, y: Operand, alpha: Number = 1) -> Value:
     return add_like(k, x, y, alpha, F.subtract)
 
@@ -97,9 +97,14 @@ def rsub(k: Lowering, x: Operand, y: Operand, alpha: Number = 1) -> Value:
     return add_like(k, y, x, alpha, F.subtract)
 
 
-@aten("mul.Tensor", "mul.Scalar")
+@aten("mul.Tensor", "mul.Scalar", "prims::mul")
 def mul(k: Lowering, x: Operand, y: Operand) -> Value:
     return add_like(k, x, y, 1, F.logical_and if k.out.dtype == "bool" else F.multiply)
+
+
+@aten("prims::div")
+def prims_div(k: Lowering, x: Operand, y: Operand) -> Value:
+    return div_mode(k, x, y, None if "float" in k.out.dtype else "trunc")
 
 
 @aten("div.Tensor", "div.Scalar", "true_divide.Tensor")
@@ -127,7 +132,7 @@ def _floor_div(k: Lowering, a: Value, b: Value) -> Value:
     """Python's floor division of floats (c10::div_floor_floating): from the remainder, so that a / b rounding up cannot err."""
     mod = _fmod(a, b)
     exact = F.divide(a - mod, b)
-    wrong_sign = F.logical_and(F.not_equal(mod, 0.0), F.not_equal(F.less(b, 0.0), F.less(mod, 0.0)))
+    wrong_sign = F.logical_and(F.not_equal(mod, 0.0), F.logical_xor(F.less(b, 0.0), F.less(mod, 0.0)))
     exact = exact - k.value(wrong_sign, a.dtype)
     down = F.floor(exact)
     result = F.where(F.greater(exact - down, 0.5), down + 1.0, down)
@@ -158,7 +163,7 @@ def remainder(k: Lowering, x: Operand, y: Operand) -> Value:
     if "float" not in a.dtype:
         return a - F.floor_divide(a, b) * b
     mod = _fmod(a, b)
-    wrong = F.logical_and(F.not_equal(mod, 0.0), F.not_equal(F.less(b, 0.0), F.less(mod, 0.0)))
+    wrong = F.logical_and(F.not_equal(mod, 0.0), F.logical_xor(F.less(b, 0.0), F.less(mod, 0.0)))
     return k.narrow(F.where(wrong, mod + b, mod))
 
 
@@ -391,6 +396,11 @@ def lerp(k: Lowering, start: Value, end: Value, weight: Operand) -> Value:
     a, b, w = _operand(k, start), _operand(k, end), _operand(k, weight)
     small = F.less(F.abs(w), 0.5)
     return k.narrow(F.where(small, a + w * (b - a), b - (b - a) * (1.0 - w)).broadcast_to(k.out.shape))
+
+
+@aten("copy")
+def copy(k: Lowering, x: Value, source: Value, non_blocking: bool = False) -> Value:
+    return k.value(source, k.out.dtype).broadcast_to(k.out.shape)
 
 
 @aten("copysign.Tensor", "copysign.Scalar")

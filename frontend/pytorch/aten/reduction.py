@@ -188,6 +188,16 @@ def var(k: Lowering, x: Value, dim: Axes = None, correction: Number | None = Non
     return k.narrow(_moments(k, x, dim, _correction(correction), keepdim)[0])
 
 
+@aten("prims::var")
+def prims_var(k: Lowering, x: Value, dims: Axes, correction: Number = 1, **ignored: object) -> Value:
+    return k.narrow(_moments(k, x, dims, correction, False)[0])
+
+
+@aten("prims::sum")
+def prims_sum(k: Lowering, x: Value, dims: Axes, **ignored: object) -> Value:
+    return _reduce(k, F.sum, x, dims, False)
+
+
 @aten("std.correction")
 def std(k: Lowering, x: Value, dim: Axes = None, correction: Number | None = None, keepdim: bool = False) -> Value:
     return k.narrow(F.sqrt(_moments(k, x, dim, _correction(correction), keepdim)[0]))

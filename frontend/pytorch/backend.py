@@ -1,0 +1,171 @@
+"""The backend of ``torch.compile(model, backend="tilegrad")``: forward and backward graphs from aot_autograd, each one library.
+
+PyTorch keeps the weights; our libraries read them where they are. A result is written into memory that PyTorch owns.
+A graph with an operator we have no rule for is not run by us: by default PyTorch's own kernels run that graph and a
+warning names the operators; with ``options={"fallback": False}`` the error is raised.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from tilegrad._base.errors import TilegradError, UsageError
+from tilegrad._base.target import Target
+from tilegrad.frontend.pytorch.decompositions import registered
+from tilegrad.frontend.pytorch.importer import add_outputs, emit_graph, type_of
+from tilegrad.frontend.pytorch.lowering import RandomState
+from tilegrad.frontend.pytorch.tensors import to_numpy
+from tilegrad.relax_ext.driver import build_graphs
+from tilegrad.relax_ext.graph import Graph, GraphBuilder
+from tilegrad.relax_ext.vjp.values import Tape, Value
+
+log = logging.getLogger(__name__)
+
+Function = Callable[..., Any]
+
+
+class FallbackWarning(UserWarning):
+    """A graph that PyTorch's own kernels run instead of ours, and why."""
+
+
+def backend(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **kwargs: Any) -> Function:
+    """What ``torch.compile`` calls with every captured graph.
+
+    ``options``: target, logs, num_threads as in ``tilegrad.compile``; fallback (default True): whether PyTorch may run graphs
+    with operators that have no rule, with a FallbackWarning. Raises UsageError for other options.
+    """
+    from torch._dynamo.backends.common import aot_autograd
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    options = {"target": "native", "logs": None, "num_threads": None, "fallback": True, **(kwargs.get("options") or {})}
+    unknown = set(options) - {"target", "logs", "num_threads", "fallback"}
+    if unknown:
+        raise UsageError("torch.compile, options", ", ".join(sorted(unknown)), "target, logs, num_threads, fallback")
+    Target.parse(options["target"], options["num_threads"])  # a wrong target is an error at once, never a fallback
+
+    def compiler(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Function:
+        return _boxed(_compiled(graph, inputs, options))
+
+    wrapped = aot_autograd(fw_compiler=compiler, bw_compiler=compiler, decompositions=_decompositions())
+    with sdpa_kernel(SDPBackend.MATH):  # attention in operators that have rules, forward and backward
+        return wrapped(gm, example_inputs)
+
+
+def _decompositions() -> Mapping[Any, Function]:
+    """PyTorch's own for training graphs, without the operators that have rules of ours."""
+    return registered()
+
+
+def _boxed(function: Function) -> Function:
+    from functorch.compile import make_boxed_func
+
+    return make_boxed_func(function)
+
+
+def _compiled(gm: torch.fx.GraphModule, inputs: Sequence[Any], options: Mapping[str, Any]) -> Function:
+    """A function of the graph's inputs, by our library; or PyTorch's, with a warning."""
+    try:
+        return Compiled(gm, options)
+    except TilegradError as e:
+        if not options["fallback"]:
+            raise
+        warnings.warn(f"torch.compile(backend='tilegrad') leaves a graph to PyTorch: {e}", FallbackWarning, stacklevel=2)
+        return gm.forward
+
+
+class Compiled:
+    """One ATen graph as a library with a single entry. Its inputs are PyTorch's tensors, read in place where contiguous."""
+
+    def __init__(self, gm: torch.fx.GraphModule, options: Mapping[str, Any]) -> None:
+        self._results: list[tuple[str | None, Any]] = []
+        graph, self._inputs, random = self._import(gm)
+        built = build_graphs({"main": graph}, options["target"], options["logs"], options["num_threads"])
+        self._context = built.library.context(options["num_threads"])
+        if random:
+            seed = int(torch.randint(0, 2**31 - 1, (), dtype=torch.int64))
+            self._context.state(RandomState.NAME)[...] = np.array([seed, 0])
+        log.info("%s", built.summary())
+
+    def _import(self, gm: torch.fx.GraphModule) -> tuple[Graph, list[tuple[int, str]], bool]:
+        """The Graph, (position, name) of the inputs that are tensors, and whether it draws random numbers."""
+        builder = GraphBuilder()
+        tape = Tape(builder)
+        values: dict[str, Any] = {}
+        inputs: list[tuple[int, str]] = []
+        placeholders = [n for n in gm.graph.nodes if n.op == "placeholder"]
+        for i, node in enumerate(placeholders):
+            meta = node.meta.get("val")
+            if isinstance(meta, torch.Tensor):
+                ty = type_of(meta, f"input '{node.name}'")
+                values[node.name] = tape.value(builder.input(node.name, ty.shape, ty.dtype))
+                inputs.append((i, node.name))
+            else:
+                values[node.name] = meta if isinstance(meta, int | float | bool) else None
+        for node in gm.graph.nodes:
+            if node.op == "get_attr":
+                values[node.name] = tape.value(_constant(gm, node))
+        random = RandomState(tape)
+        env = emit_graph(tape, gm.graph, values, random)
+        self._plan_results(gm, placeholders, env)
+        outputs = [(name, env[node.name].expr, None) for name, node in self._results if name is not None]
+        after = random.advanced()
+        updates = [] if after is None else [(f"{RandomState.NAME}.new", after.expr, RandomState.NAME)]
+        tape.flush([e for _, e, _ in [*outputs, *updates]])
+        add_outputs(builder, [*outputs, *updates])
+        return builder.finish(), inputs, bool(updates)
+
+    def _plan_results(self, gm: torch.fx.GraphModule, placeholders: Sequence[torch.fx.Node], env: Mapping[str, Any]) -> None:
+        """(name of an output, its node), or (None, constant or position of the input it is)."""
+        position = {n: i for i, n in enumerate(placeholders)}
+        (out,) = (n for n in gm.graph.nodes if n.op == "output")
+        for i, node in enumerate(torch.utils._pytree.tree_leaves(out.args[0])):
+            if isinstance(node, torch.fx.Node) and node in position:
+                self._results.append((None, position[node]))
+            elif isinstance(node, torch.fx.Node) and isinstance(env.get(node.name), Value):
+                self._results.append((f"output{i}", node))
+            else:
+                self._results.append((None, None))
+        self._types = {name: node.meta["val"] for name, node in self._results if name is not None}
+
+    def __call__(self, *tensors: Any) -> list[Any]:
+        """Run once. Outputs are new tensors."""
+        args = {name: to_numpy(tensors[i]) for i, name in self._inputs}
+        fresh = {name: torch.empty(tuple(t.shape), dtype=t.dtype) for name, t in self._types.items()}
+        found = self._context.run("main", {**args, **{name: to_numpy(t) for name, t in fresh.items()}})
+        results: list[Any] = []
+        for name, what in self._results:
+            if name is not None:
+                results.append(_as_laid_out(fresh[name], found, name, self._types[name]))
+            else:
+                results.append(None if what is None else tensors[what])
+        return results
+
+
+def _as_laid_out(tensor: torch.Tensor, found: Mapping[str, np.ndarray], name: str, like: torch.Tensor) -> torch.Tensor:
+    """The result with the strides that the traced graph promised."""
+    array = found[name]
+    if array.ctypes.data != tensor.data_ptr():
+        tensor = torch.from_numpy(array) if like.dtype != torch.bfloat16 else torch.from_numpy(array).view(torch.bfloat16)
+    strides = tuple(like.stride())
+    if tensor.stride() == strides or tensor.numel() == 0:
+        return tensor
+    return torch.empty_strided(tuple(like.shape), strides, dtype=like.dtype).copy_(tensor)
+
+
+def _constant(gm: torch.fx.GraphModule, node: torch.fx.Node) -> Any:
+    from tilegrad.frontend.pytorch.lowering import constant, dtype_name
+
+    data = gm
+    for part in str(node.target).split("."):
+        data = getattr(data, part)
+    assert isinstance(data, torch.Tensor)
+    return constant(to_numpy(data), dtype_name(data.dtype))
+
+
+__all__ = ["FallbackWarning", "backend"]
