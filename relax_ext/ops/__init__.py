@@ -12,6 +12,7 @@ from tilegrad.relax_ext.ops.pooling import (
     window_gather,
     window_scatter,
 )
+from tilegrad.relax_ext.ops.random import dropout, random_key, random_uniform
 from tilegrad.relax_ext.ops.register import REGISTERED, register
 
 __all__ = [
@@ -22,9 +23,12 @@ __all__ = [
     "barrier",
     "conv_by_data",
     "conv_by_weight",
+    "dropout",
     "gather_elements_backward",
     "gather_nd_backward",
     "max_pool_index",
+    "random_key",
+    "random_uniform",
     "register",
     "stop_gradient",
     "take_backward",

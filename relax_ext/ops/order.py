@@ -140,7 +140,7 @@ def _legalize_scan(combine: Callable[[Any, Any], Any], identity: int) -> Callabl
         axis, dtype, exclusive = plain(call.attrs.axis), str(call.ty.dtype), bool(plain(call.attrs.exclusive))
 
         def te_scan(x: te.Tensor) -> te.Tensor:
-            flat = topi.reshape(x, call.ty.shape) if axis is None else x
+            flat = topi.reshape(x, list(call.ty.shape)) if axis is None else x
             return scan(flat, 0 if axis is None else axis, dtype, combine, exclusive, identity)
 
         return bb.call_te(te_scan, call.args[0], primfunc_name_hint="scan")

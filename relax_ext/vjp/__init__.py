@@ -12,6 +12,7 @@ from tilegrad.relax_ext.vjp import (  # noqa: F401  (importing a family register
     normalisation,
     pooling,
     reduction,
+    upstream_gradients,
 )
 from tilegrad.relax_ext.vjp.table import RULES, WITHOUT, ZERO, Rule, composition, vjp_rule, without_rule, zero_derivative
 from tilegrad.relax_ext.vjp.values import F, Node, Value

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from tilegrad.relax_ext import ops
 from tilegrad.relax_ext.vjp.table import composition, vjp_rule
 from tilegrad.relax_ext.vjp.values import F, Node, Value
 
@@ -87,6 +88,12 @@ def log_softmax(n: Node, g: Value):
 def dropout(n: Node, g: list[Value | None]):
     """Relax's dropout is the identity (inference); for training there is tilegrad.dropout."""
     return g[0]
+
+
+@vjp_rule("tilegrad.dropout")
+def tilegrad_dropout(n: Node, g: Value):
+    """z = x with elements dropped by counter-based random numbers: g with the same elements dropped; no mask is kept."""
+    return g.tape.bind(ops.dropout(g.expr, n.y.expr, rate=n.attr("rate")))
 
 
 @composition("relax.nn.attention", "relax.nn.attention_bias")

@@ -255,9 +255,3 @@ def erf(n: Node, g: Value):
 def astype(n: Node, g: Value):
     """z = x in another float type: g, cast back by the walker; integers and booleans carry no gradient."""
     return g
-
-
-@vjp_rule("relax.wrap_param")
-def wrap_param(n: Node, g: Value):
-    """z = x in another float type: g, cast back by the walker."""
-    return g

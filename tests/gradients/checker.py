@@ -144,7 +144,7 @@ def _add(builder: GraphBuilder, b: _Built, rng: np.random.Generator, transform: 
     ws = [_extra(builder, b, f"{prefix}w{j}", o, rng) for j, o in enumerate(outs)]
     grads = vjp(builder, outs, ws, xs)
     if transform is not None:
-        grads = [g and builder.emit(transform(g)) for g in grads]
+        grads = [None if g is None else builder.emit(transform(g)) for g in grads]
     for j, o in enumerate(outs):
         builder.output(f"{prefix}y{j}", o)
     b.has_first = [g is not None for g in grads]

@@ -6,10 +6,10 @@ from functools import cache
 
 import pytest
 
-from tests.gradients import cases_elementwise, cases_movement, cases_nn
+from tests.gradients import cases_elementwise, cases_movement, cases_nn, cases_own
 from tests.gradients.checker import Case, Outcome, check
 
-TABLES = {"elementwise": cases_elementwise.CASES, "movement": cases_movement.CASES, "nn": cases_nn.CASES}
+TABLES = {"elementwise": cases_elementwise.CASES, "movement": cases_movement.CASES, "nn": cases_nn.CASES, "own": cases_own.CASES}
 CHUNK = 25
 
 
