@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 
 from tilegrad._base.errors import UsageError
+from tilegrad.runtime.header import typed_arguments, typed_parameters
+from tilegrad.runtime.manifest import ports_of
 from tilegrad.runtime.program import Buffer, Program, numpy_dtype
 
 ALIGN = 64
@@ -182,8 +184,10 @@ class _Writer:
             f"{end_of_states}u, {self.arena_bytes}u}};\n",
             _FUNCTIONS.replace("PREFIX", self.prefix),
         ]
-        for i, name in enumerate(manifest["entries"]):
-            self.lines.append(_ENTRY.replace("PREFIX", self.prefix).replace("NAME", name).replace("INDEX", str(i)))
+        for i, (name, ports) in enumerate(ports_of(manifest).items()):
+            params, given = ", ".join(["tgrt_context *ctx", *typed_parameters(ports)]), typed_arguments(ports)
+            text = _ENTRY.replace("PREFIX", self.prefix).replace("NAME", name).replace("INDEX", str(i))
+            self.lines.append(text.replace("PARAMS", params).replace("GIVEN", given or "0"))
         body = "\n".join(head + self.lines) + "\n"
         exports = [line.split("(")[0].split(" ")[-1].lstrip("*") for line in body.splitlines() if line.startswith("TG_PUBLIC ")]
         return Source(body, b"" if inline else blob, tuple(exports))
@@ -226,6 +230,10 @@ def _long_string(text: str) -> str:
 
 _ENTRY = """\
 TG_PUBLIC int PREFIX_NAME(tgrt_context *ctx, void *const *args) {
+  return tgrt_run(&library, ctx, INDEX, args);
+}
+TG_PUBLIC int PREFIX_call_NAME(PARAMS) {
+  void *args[] = {GIVEN};
   return tgrt_run(&library, ctx, INDEX, args);
 }"""
 

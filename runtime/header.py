@@ -68,8 +68,9 @@ def _entry(prefix: str, entry: str, ports: tuple[Port, ...], notes: Mapping[str,
     lines.append("enum {")
     lines += [f"  {upper}_ARG_{names[p.name].upper()} = {i}," for i, p in enumerate(ports)]
     lines.append(f"  {upper}_NUM_ARGS = {len(ports)}\n}};")
-    lines.append(f"PREFIX_API int PREFIX_{entry}(PREFIX_context *ctx, void *const *args);\n")
-    lines.append(_typed_call(entry, ports))
+    lines.append(f"PREFIX_API int PREFIX_{entry}(PREFIX_context *ctx, void *const *args);")
+    lines.append("/* The same with the context's own states and hyperparameters. */")
+    lines.append(f"PREFIX_API int PREFIX_call_{entry}({', '.join(['PREFIX_context *ctx', *typed_parameters(ports)])});\n")
     return "\n".join(lines)
 
 
@@ -79,16 +80,11 @@ def typed_parameters(ports: tuple[Port, ...]) -> list[str]:
     return [f"{const[p.role]}{C_TYPES[p.dtype]} *{names[p.name]}" for p in ports if p.role in const]
 
 
-def _typed_call(entry: str, ports: tuple[Port, ...]) -> str:
-    """An inline function with typed arguments; states and hyperparameters are the context's own."""
+def typed_arguments(ports: tuple[Port, ...]) -> str:
+    """The argument array of an entry from the parameters of its typed form; 0 for the context's own."""
     names = identifiers(ports)
-    params = ", ".join(["PREFIX_context *ctx", *typed_parameters(ports)])
     words = {"input": "(void *)(uintptr_t){}", "output": "{}"}
-    args = ", ".join(words.get(p.role, "0").format(names[p.name]) for p in ports)
-    return (
-        f"/* The same with the context's own states. */\nstatic inline int PREFIX_call_{entry}({params}) {{\n"
-        f"  void *args[] = {{{args}}};\n  return PREFIX_{entry}(ctx, args);\n}}\n"
-    )
+    return ", ".join(words.get(p.role, "0").format(names[p.name]) for p in ports)
 
 
 _HEAD = """\

@@ -193,7 +193,7 @@ def test_header_is_for_people(exported):
         'args[3]  hyper "lr"  float32 scalar, read; learning rate, per step',
         'args[4]  output "loss"  float32 scalar, written; mean squared error',
         "step: One step of gradient descent.",
-        "static inline int regress_call_step(regress_context *ctx, const float *x, const float *y, float *loss)",
+        "int regress_call_step(regress_context *ctx, const float *x, const float *y, float *loss)",
         "REGRESS_STEP_ARG_LR = 3,",
     ):
         assert line in text
