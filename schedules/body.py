@@ -18,6 +18,8 @@ from tilegrad.schedules import math
 from tilegrad.schedules.finish import element_bytes
 from tilegrad.schedules.stages import Expr, Iter, Stage, id_of, substitute, variables
 
+_LEAVES = (ir.Var, tirx.IntImm, tirx.FloatImm)
+
 
 @dataclass(frozen=True)
 class Access:
@@ -133,6 +135,8 @@ class Evaluator:
 
     def value(self, expr: Expr) -> Expr:
         """The value of ``expr`` in terms of named values and flat reads."""
+        if isinstance(expr, _LEAVES):
+            return expr
         return tvm_ffi.structural_mutate(
             expr,
             [
@@ -144,7 +148,7 @@ class Evaluator:
 
     def bind(self, value: Expr) -> Expr:
         """A name for ``value``, or the value itself where naming is impossible (booleans, guarded code) or pointless."""
-        if isinstance(value, ir.Var | tirx.IntImm | tirx.FloatImm) or str(value.ty.dtype) == "bool" or self._guards:
+        if isinstance(value, _LEAVES) or str(value.ty.dtype) == "bool" or self._guards:
             return value
         var = tirx.Var(f"v{len(self.body.binds)}", value.ty.dtype)
         self.body.binds.append((var, value))
@@ -152,7 +156,7 @@ class Evaluator:
 
     def read(self, buffer: Any, indices: Sequence[Expr]) -> Expr:
         """The value of ``buffer[indices]``."""
-        indices = [self.analyzer.simplify(self.value(i)) for i in indices]
+        indices = [i if isinstance(i, _LEAVES) else self.analyzer.simplify(self.value(i)) for i in indices]
         if self._rule is not None and (answer := self._rule(buffer, indices)) is not None:
             return answer
         stage = self._inlined.get(id_of(buffer))

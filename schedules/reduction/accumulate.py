@@ -57,7 +57,9 @@ class Accumulator:
 
     def take(self, other: Accumulator) -> tirx.Stmt:
         """Combine another level into this one."""
-        store = lambda i: [tirx.BufferStore(self.array, combine(self.kind, self.array[i], other.array[i]), [i])]  # noqa: E731
+        assert self.kind is not None
+        kind = self.kind
+        store = lambda i: [tirx.BufferStore(self.array, combine(kind, self.array[i], other.array[i]), [i])]  # noqa: E731
         return lane_loop(self.lanes, "int32", store)
 
     def across(self) -> tuple[list[tirx.Stmt], Expr]:
@@ -131,7 +133,7 @@ class RowRun:
         body += self._level(k + 1, e, level, None if share else part, 1 if share else parts)
         if blocked:
             body += [a.take(b) for a, b in zip(accs, level, strict=True)]
-        if not share:
+        if not share or part is None:
             return [loop(var, dim.extent, seq(body))]
         begin = tirx.floordiv(part * dim.extent, parts)
         return [loop(var, tirx.floordiv((part + 1) * dim.extent, parts) - begin, seq(body), start=begin)]

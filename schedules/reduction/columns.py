@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math as pymath
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,12 +21,11 @@ from tilegrad.schedules.reduction.passes import (
     Stash,
     Store,
     end_value,
-    find_stashes,
     start_value,
     stash_bytes,
 )
 from tilegrad.schedules.reduction.plan import Group, Pass, Plan, Step
-from tilegrad.schedules.stages import Expr, id_of
+from tilegrad.schedules.stages import Expr, Stage, id_of
 from tilegrad.schedules.template import Config
 
 UNROLL = 4
@@ -39,8 +38,17 @@ class ColumnGroup:
     """Emits a group by blocks of its last row variable."""
 
     def __init__(
-        self, plan: Plan, group: Group, views: Views, keep: set[int], config: Config, target: Target, threads: int
+        self,
+        plan: Plan,
+        group: Group,
+        views: Views,
+        keep: set[int],
+        config: Config,
+        target: Target,
+        threads: int,
+        stashes: Mapping[int, Stage],
     ) -> None:
+        self._kept = stashes
         self._plan, self._group, self._views, self._keep, self._threads = plan, group, views, keep, threads
         self._width = max(element_bytes(s.stage.dtype) for p in group.passes for s in p.steps)
         self.native = max(1, target.vector_bytes // self._width)
@@ -87,7 +95,7 @@ class ColumnGroup:
         return [loop(p, self._others * blocks, work, kind)]
 
     def _stashes(self, block: int) -> dict[int, Stash]:
-        found = find_stashes(self._plan, self._group, self._views)
+        found = {k: Stash(s) for k, s in self._kept.items()}
         for key, stash in list(found.items()):
             if key in self._plan.outputs:
                 continue
@@ -145,8 +153,7 @@ class ColumnGroup:
         """Too few rows for blocks: each pass on its own, its columns divided among the threads, parts summed in order."""
         store = Store()
         evaluator = PassEvaluator(self._plan, self._group, self._views, store)
-        found = find_stashes(self._plan, self._group, self._views)
-        store.stashes = {k: s for k, s in found.items() if k in self._plan.outputs}
+        store.stashes = {k: Stash(s) for k, s in self._kept.items() if k in self._plan.outputs}
         out: list[tirx.Stmt] = []
         for current in self._group.passes:
             current = live(current, store)

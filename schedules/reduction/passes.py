@@ -131,8 +131,12 @@ class PassEvaluator:
         return len(used) == len(wide) and set(used) == set(names) and all(names[id_of(e)] == i.extent for i, e in wide)
 
 
-def find_stashes(plan: Plan, group: Group, views: Views) -> dict[int, Stash]:
-    """Stages worth keeping: outputs that a reduction computes on its way, and expensive ones that two passes read."""
+def survey(plan: Plan, group: Group) -> tuple[list[Body], dict[int, Stage]]:
+    """Each pass's body, for its accesses, and the stages worth keeping between passes.
+
+    These are outputs that a reduction computes on its way, and expensive intermediates that two passes read.
+    """
+    bodies: list[Body] = []
     reads: dict[int, set[int]] = {}
     probe = Store(stashes={k: Stash(s) for k, s in plan.inlined.items()})
     for key in group.results:
@@ -140,19 +144,21 @@ def find_stashes(plan: Plan, group: Group, views: Views) -> dict[int, Stash]:
     evaluator = PassEvaluator(plan, group, Views(), probe)
     for n, current in enumerate(group.passes):
         own = {id_of(s.stage.buffer) for s in current.steps}
-        for stash, _, _ in evaluator.point(current).kept:
+        point = evaluator.point(current)
+        bodies.append(point.body)
+        for stash, _, _ in point.kept:
             reads.setdefault(id_of(stash.stage.buffer), set()).add(n)
         for key in own & set(plan.inlined):
             reads.setdefault(key, set()).add(n)
     written = {id_of(s.stage.buffer) for p in group.passes for s in p.steps if not s.stage.reduce}
-    out: dict[int, Stash] = {}
+    out: dict[int, Stage] = {}
     for key, where in reads.items():
         stage = plan.inlined[key]
         if key in plan.outputs and (key not in written or len(where) > 1):
-            out[key] = Stash(stage)
+            out[key] = stage
         elif key not in plan.outputs and len(where) > 1 and math.is_expensive(stage.body):
-            out[key] = Stash(stage)
-    return out
+            out[key] = stage
+    return bodies, out
 
 
 def accumulator_dtype(step: Step) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math as pymath
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tilegrad._base.target import Target
@@ -17,21 +17,32 @@ from tilegrad.schedules.reduction.passes import (
     STASH_BYTES,
     PassEvaluator,
     Point,
+    Stash,
     Store,
     end_value,
-    find_stashes,
     stash_bytes,
 )
 from tilegrad.schedules.reduction.plan import Group, Pass, Plan, Step
-from tilegrad.schedules.stages import Expr, id_of
+from tilegrad.schedules.stages import Expr, Stage, id_of
 from tilegrad.schedules.template import Config
 
 
 class RowGroup:
     """Emits a group row by row."""
 
-    def __init__(self, plan: Plan, group: Group, views: Views, keep: set[int], config: Config, target: Target) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        group: Group,
+        views: Views,
+        keep: set[int],
+        config: Config,
+        target: Target,
+        bodies: Sequence[Body],
+        stashes: Mapping[int, Stage],
+    ) -> None:
         self._plan, self._group, self._views, self._keep, self._target = plan, group, views, keep, target
+        self._bodies, self._stashes = bodies, stashes
         self._config = config
         self._row_dtype = str(group.rows[-1].var.ty.dtype) if group.rows else "int32"
 
@@ -39,7 +50,7 @@ class RowGroup:
         """One parallel loop over rows; every pass of a row in turn."""
         store = Store()
         evaluator = PassEvaluator(self._plan, self._group, self._views, store)
-        store.stashes = find_stashes(self._plan, self._group, self._views)
+        store.stashes = {k: Stash(s) for k, s in self._stashes.items()}
         rows = self._row_dims(evaluator)
         locals_: list[tirx.Stmt] = []
         for key, stash in list(store.stashes.items()):
@@ -70,7 +81,7 @@ class RowGroup:
         """Few long rows: each pass on its own, every row's columns divided among the threads."""
         store = Store()
         evaluator = PassEvaluator(self._plan, self._group, self._views, store)
-        store.stashes = {k: s for k, s in find_stashes(self._plan, self._group, self._views).items() if k in self._plan.outputs}
+        store.stashes = {k: Stash(s) for k, s in self._stashes.items() if k in self._plan.outputs}
         out: list[tirx.Stmt] = []
         for current in self._group.passes:
             out += self._split_pass(evaluator, current, threads)
@@ -79,10 +90,8 @@ class RowGroup:
 
     def _row_dims(self, evaluator: PassEvaluator) -> list[Dim]:
         """The rows, merged where every pass moves through them as through one."""
-        probe = PassEvaluator(self._plan, self._group, Views(), Store())
-        bodies = [probe.point(p).body for p in self._group.passes]
-        accesses = [a for b in bodies for a in b.accesses]
-        free = set().union(*(b.free for b in bodies))
+        accesses = [a for b in self._bodies for a in b.accesses]
+        free = set().union(*(b.free for b in self._bodies))
         accesses += [
             evaluator.access(s.stage.buffer, spots(s))
             for p in self._group.passes

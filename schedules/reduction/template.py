@@ -9,13 +9,13 @@ import numpy as np
 from tilegrad._base.errors import ScheduleError
 from tilegrad._base.target import Target
 from tilegrad._base.tvm import te, tirx
-from tilegrad.schedules.body import Views
+from tilegrad.schedules.body import Body, Views
 from tilegrad.schedules.elementwise.nest import elementwise_nest
 from tilegrad.schedules.elementwise.template import group_by_shape
 from tilegrad.schedules.finish import element_bytes
 from tilegrad.schedules.loops import PARALLEL_WORK, seq
 from tilegrad.schedules.reduction.columns import ColumnGroup
-from tilegrad.schedules.reduction.passes import PassEvaluator, Store
+from tilegrad.schedules.reduction.passes import survey
 from tilegrad.schedules.reduction.plan import Group, Plan, plan
 from tilegrad.schedules.reduction.rows import RowGroup
 from tilegrad.schedules.stages import create, id_of, inputs_outputs, stages
@@ -100,20 +100,19 @@ def _emit(
     todo: Plan, group: Group, views: Views, keep: set[int], config: Config, target: Target, outputs: set[int]
 ) -> list[tirx.Stmt]:
     """The group's loops, in the direction in which memory is contiguous."""
-    probe = PassEvaluator(todo, group, Views(), Store())
-    bodies = [probe.point(p).body for p in group.passes]
+    bodies, stashes = survey(todo, group)
     weight = max(b.weight for b in bodies)
     plain = all(s.kind for p in group.passes if p.reduces for s in p.steps)
     parallel = config["parallel"] and group.row_count * group.col_count * weight >= PARALLEL_WORK
     threads = target.threads if parallel else 1
-    across = _contiguous_row(group, probe) if plain else None
+    across = _contiguous_row(group, bodies[0]) if plain else None
     split = plain and threads > 1 and group.row_count < 4 * threads and bool(group.row_count % threads)
     if across is not None:
         group.rows = (*(r for r in group.rows if r is not group.rows[across]), group.rows[across])
-        columns = ColumnGroup(todo, group, views, keep, config, target, threads)
+        columns = ColumnGroup(todo, group, views, keep, config, target, threads, stashes)
         split, emit = columns.splits, columns.build
     else:
-        rows = RowGroup(todo, group, views, keep, config, target)
+        rows = RowGroup(todo, group, views, keep, config, target, bodies, stashes)
         emit = (lambda: rows.split(threads)) if split else (lambda: rows.fused(threads))
     if split:
         keep |= set(group.results)
@@ -123,9 +122,8 @@ def _emit(
     return emit()
 
 
-def _contiguous_row(group: Group, probe: PassEvaluator) -> int | None:
+def _contiguous_row(group: Group, body: Body) -> int | None:
     """The row variable along which most of the first pass's data is contiguous; None when that is a column."""
-    body = probe.point(group.passes[0]).body
     score: dict[int, int] = {}
     for access in body.accesses:
         for it in (*group.rows, *group.passes[0].cols):
