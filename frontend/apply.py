@@ -19,9 +19,10 @@ Axes = int | Sequence[int] | None
 
 def wrap(node: Node) -> Tensor:
     """A Tensor on a node."""
-    from tilegrad.frontend.tensor import Tensor
+    return _tensor_class[0](node)
 
-    return Tensor(node)
+
+_tensor_class: list[Any] = []  # filled in by ``tensor``, which imports this module
 
 
 def data_node(data: Any, dtype: str | None = None) -> Node:
@@ -51,10 +52,11 @@ def as_tensor(x: Any, dtype: str | None = None) -> Tensor:
 
 def node_of(x: Any) -> Node:
     """The node of a Tensor, or of a new one made from data. Chains that have grown too long are computed first."""
-    node = getattr(x, "_node", None)
-    if node is not None:
-        return node if node.depth < evaluate.MAX_DEPTH else _shortened(node)
-    return data_node(x)
+    try:
+        node: Node = x._node
+    except AttributeError:
+        return data_node(x)
+    return node if node.depth < evaluate.MAX_DEPTH else _shortened(node)
 
 
 def _shortened(node: Node) -> Node:

@@ -138,7 +138,7 @@ class Artifact:
         for entry, graph in self.graphs.items():
             given = self._inputs_of(entry, inputs)
             arguments = {n: a.copy() for n, a in self.bound(entry).arguments(given).items()}
-            expected = on_vm(graph, arguments)
+            expected = on_vm(graph)(arguments)
             results = self._context.run(entry, arguments)
             for port in graph.outputs:
                 ours = arguments[port.updates] if port.updates else results[port.name]
@@ -192,10 +192,10 @@ class Compiled(Artifact):
 
     def __call__(self, *inputs: Any) -> Any:
         """Run. Results are NumPy arrays in the structure that the function returned."""
-        arrays = [as_array(x) for x in inputs]
+        arrays = [x if x.__class__ is np.ndarray else as_array(x) for x in inputs]
         if len(arrays) != len(self._example):
             raise UsageError("compiled function", f"{len(arrays)} inputs", f"{len(self._example)}")
-        me = self._for(signature(arrays))
+        me = self if fits(arrays, self._example) else self._for(signature(arrays))
         if evaluate.pending.live or evaluate.pending.updates:
             evaluate.protect(me._written) if me._written else evaluate.flush()
         return unflatten(me.bound("run")(*arrays), me._spec)
@@ -211,6 +211,14 @@ class Compiled(Artifact):
         """The same function and states with configs from other logs."""
         options = Options(self.options.target, logs, self.options.num_threads, self.options.prefix)
         return Compiled(self.function, self._example, options, self._states)
+
+
+def fits(arrays: Sequence[np.ndarray], example: Sequence[np.ndarray]) -> bool:
+    """Whether the arrays have the shapes and dtypes of (the first of) the examples."""
+    for a, e in zip(arrays, example, strict=False):
+        if a.shape != e.shape or a.dtype != e.dtype:
+            return False
+    return True
 
 
 def trace(function: Callable[..., Any], types: Signature, states: States) -> tuple[Graph, Any, list[Tensor]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tilegrad.frontend.recording import Node, ordered
@@ -80,8 +80,11 @@ def to_graph(rec: Recording, ports: Mapping[Node, Port], outputs: Sequence[Outpu
         if rec.is_leaf(n):
             exprs[n] = relax.const(n.value, n.type.dtype)
             continue
-        args = [_stop(builder, i, exprs, stopped) if n.grad and i.stop else exprs[i] for i in n.inputs]
-        exprs[n] = _emit(builder, n, args)
+        args = [exprs[i] for i in n.inputs]
+        for k, i in enumerate(n.inputs):
+            if n.grad and i.stop:
+                stopped[i] = args[k] = stopped.get(i) or stop_gradient(builder, exprs[i], i.place)
+        exprs[n] = _emit(builder, n.op, n.attrs, n.type, n.place, args)
     seen: set[Any] = set()
     for out in outputs:
         expr = exprs[out.node]
@@ -94,20 +97,61 @@ def to_graph(rec: Recording, ports: Mapping[Node, Port], outputs: Sequence[Outpu
     return builder.finish()
 
 
-def _emit(builder: GraphBuilder, n: Node, args: list[Any]) -> Any:
+def _emit(builder: GraphBuilder, op: str, attrs: tuple[Any, ...], type: Any, place: str | None, args: list[Any]) -> Any:
+    """The expression of one recorded operation; a list for one with several results."""
     from tilegrad._base.tvm import relax
     from tilegrad.frontend.ops import OPS
 
-    if n.op == "get":
+    if op == "get":
         group = args[0]
-        return group[n.attrs[0]] if isinstance(group, list) else builder.emit(relax.TupleGetItem(group, n.attrs[0]), n.place)
-    if n.op == "vjp":
-        return _vjp(builder, n, args)
-    if n.op == "detach":
+        return group[attrs[0]] if isinstance(group, list) else builder.emit(relax.TupleGetItem(group, attrs[0]), place)
+    if op == "vjp":
+        return _vjp(builder, attrs, type, args)
+    if op == "detach":
         return args[0]
-    if n.op == "alias":
+    if op == "alias":
         return _alias(builder, args[0])
-    return builder.emit(OPS[n.op].emit(*args, *n.attrs), n.place)
+    if op == "call":
+        return attrs[0].emit(builder, [as_var(builder, a) for a in args])
+    return builder.emit(OPS[op].emit(*args, *attrs), place)
+
+
+def emit_steps(builder: GraphBuilder, steps: Sequence[Step], exprs: list[Any]) -> list[Any]:
+    """Emit the steps of a block; ``exprs`` holds its inputs and grows by one entry a step."""
+    from tilegrad._base.tvm import relax
+
+    stopped: dict[int, Any] = {}
+    for s in steps:
+        if s.op == "const":
+            exprs.append(relax.const(s.attrs[0], s.type.dtype))
+            continue
+        args = [exprs[i] for i in s.inputs]
+        for k in s.stopped:
+            i = s.inputs[k]
+            stopped[i] = args[k] = stopped.get(i) or stop_gradient(builder, exprs[i], s.place)
+        exprs.append(_emit(builder, s.op, s.attrs, s.type, s.place, args))
+    return exprs
+
+
+@dataclass(frozen=True)
+class Step:
+    """One recorded operation of a block: ``inputs`` are positions, ``stopped`` those of them that no gradient may pass."""
+
+    op: str
+    attrs: tuple[Any, ...]
+    inputs: tuple[int, ...]
+    stopped: tuple[int, ...]
+    type: Any
+    place: str | None = field(compare=False)
+
+
+def as_var(builder: GraphBuilder, expr: Any) -> Any:
+    """A var that holds the expression."""
+    from tilegrad._base.tvm import relax
+
+    if isinstance(expr, relax.Var):
+        return expr
+    return builder.emit(relax.op.full(expr.ty.shape, expr, str(expr.ty.dtype)))
 
 
 def _alias(builder: GraphBuilder, value: Any) -> Any:
@@ -117,21 +161,18 @@ def _alias(builder: GraphBuilder, value: Any) -> Any:
     return var
 
 
-def _vjp(builder: GraphBuilder, n: Node, args: list[Any]) -> list[Any]:
-    """``attrs`` = (outputs, cotangents): the inputs are that many outputs, that many cotangents, then what is differentiated."""
+def _vjp(builder: GraphBuilder, attrs: tuple[Any, ...], types: Any, args: list[Any]) -> list[Any]:
+    """``attrs`` = (outputs, cotangents): that many outputs, that many cotangents, then what is differentiated."""
     from tilegrad._base.tvm import relax
     from tilegrad.relax_ext.gradient import vjp
 
-    outs, cots = n.attrs
-    wrt = args[outs + cots :]
-    grads = vjp(builder, args[:outs], args[outs : outs + cots], wrt)
-    return [builder.emit(relax.op.zeros(t.shape, t.dtype)) if g is None else g for g, t in zip(grads, n.type, strict=True)]
+    outs, cots = attrs
+    grads = vjp(builder, args[:outs], args[outs : outs + cots], args[outs + cots :])
+    return [builder.emit(relax.op.zeros(t.shape, t.dtype)) if g is None else g for g, t in zip(grads, types, strict=True)]
 
 
-def _stop(builder: GraphBuilder, node: Node, exprs: Mapping[Node, Any], stopped: dict[Node, Any]) -> Any:
-    """The node's value behind an operator that no gradient passes."""
-    if node not in stopped:
-        from tilegrad.frontend.ops import OPS
+def stop_gradient(builder: GraphBuilder, expr: Any, place: str | None) -> Any:
+    """The value behind an operator that no gradient passes."""
+    from tilegrad.frontend.ops import OPS
 
-        stopped[node] = builder.emit(OPS["stop_gradient"].emit(exprs[node]), node.place)
-    return stopped[node]
+    return builder.emit(OPS["stop_gradient"].emit(expr), place)

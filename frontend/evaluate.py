@@ -44,13 +44,13 @@ class _Pending(threading.local):
 pending = _Pending()
 
 
-def register(tensor: Any) -> None:
-    """Remember a Tensor that is pending or that shares the array of a state, weakly."""
+def register(tensor: weakref.ref[Any]) -> None:
+    """Remember a Tensor that is pending or that shares the array of a state."""
     live = pending.live
-    live.append(weakref.ref(tensor))
+    live.append(tensor)
     if len(live) > pending.live_limit:
-        pending.live = live = [r for r in live if (t := r()) is not None and _is_watched(t)]
-        pending.live_limit = max(1024, 2 * len(live))
+        _prune()
+        pending.live_limit = max(1024, 2 * len(pending.live))
 
 
 def _is_watched(tensor: Any) -> bool:
@@ -187,14 +187,15 @@ def new_data(node: Node) -> None:
     oldest = ring.pop(0)()
     if oldest is None:
         return
-    waiting = [t._node for r in pending.live if (t := r()) is not None and t._node.value is None]
-    news = {u.new for u in pending.updates.values()}
-    order = ordered(waiting, lambda n: n.inputs)
+    news = set(pending.updates)
+    waiting = dict.fromkeys([t._node for r in pending.live if (t := r()) is not None and t._node.value is None] + list(news))
     touched = {oldest}
-    for n in order:
+    for n in ordered(waiting, lambda n: n.inputs):
         if any(i in touched for i in n.inputs):
             touched.add(n)
-    due = [n for n in waiting if n in touched and n not in news]
+    if touched & news:
+        flush()
+    due = [n for n in waiting if n in touched and n.value is None]
     if due:
         evaluate(due)
 

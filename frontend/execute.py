@@ -37,15 +37,19 @@ def prepare(graph: Graph, inputs: Sequence[str], states: Sequence[str], outputs:
     return run
 
 
-def on_vm(graph: Graph, args: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The graph's outputs (updated states included) by TVM's virtual machine and default kernels: a reference that shares
-    neither our lowering nor schedules nor runtime."""
+def on_vm(graph: Graph) -> Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]:
+    """The graph as a function of arrays by port name, by TVM's virtual machine and default kernels: a reference that shares
+    neither our lowering nor schedules nor runtime. Updated states come back as outputs; nothing is written in place."""
     from tilegrad._base.tvm import relax, tvm
 
     target = tvm.target.Target({"kind": "llvm", "opt-level": 0})
     vm = relax.VirtualMachine(relax.build(graph.module, target), tvm.cpu())
-    results = vm["main"](*[tvm.runtime.tensor(np.asarray(args[p.name], order="C")) for p in graph.inputs])
-    return {p.name: r.numpy() for p, r in zip(graph.outputs, results, strict=True)}
+
+    def run(args: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        results = vm["main"](*[tvm.runtime.tensor(np.asarray(args[p.name], order="C")) for p in graph.inputs])
+        return {p.name: r.numpy() for p, r in zip(graph.outputs, results, strict=True)}
+
+    return run
 
 
 __all__ = ["ENTRY", "Prepared", "current_settings", "on_vm", "prepare"]

@@ -6,7 +6,7 @@ A gradient is one recorded node, ``vjp``; it becomes a backward graph when the r
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -94,6 +94,7 @@ def flatten(tree: Any) -> tuple[list[Any], Any]:
         return [], None
     if isinstance(tree, dict):
         keys: Any = list(tree)
+        make: Callable[[Any], Any]
         parts, make = [tree[k] for k in keys], lambda p: type(tree)(zip(keys, p, strict=True))
     elif isinstance(tree, (list, tuple)):
         parts = list(tree)

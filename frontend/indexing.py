@@ -101,7 +101,10 @@ def _basic(x: Tensor, items: list[Any]) -> tuple[Tensor, set[int]]:
                     lo = hi = 0
             hi = max(lo, hi)
         if (lo, hi, step) != (0, n, 1):
-            axes.append(a), begin.append(lo), end.append(hi), strides.append(step)
+            axes.append(a)
+            begin.append(lo)
+            end.append(hi)
+            strides.append(step)
     if axes:
         x = apply("strided_slice", x, attrs=(tuple(axes), tuple(begin), tuple(end), tuple(strides)))
     return (flip(x, reversed_axes) if reversed_axes else x), dropped

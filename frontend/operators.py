@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tilegrad.frontend import functions as F
 
@@ -10,7 +10,9 @@ if TYPE_CHECKING:
     from tilegrad.frontend.tensor import Tensor
 
 # The class has methods called int, float and bool, which hide the types inside it.
-Int, Float, Bool = int, float, bool
+Int: TypeAlias = int
+Float: TypeAlias = float
+Bool: TypeAlias = bool
 Axes = int | tuple[int, ...] | list[int] | None
 
 

@@ -159,13 +159,16 @@ for _rank in (1, 2, 3):
         **{f"adaptive_avg_pool{_rank}d": (lambda f: lambda x, size: f(x, list(size)))(getattr(NN, f"adaptive_avg_pool{_rank}d"))},
     )
 
-# ***** normalisation *****
-_add(
-    "an array and a weight and bias of its normalised axes' shape",
-    layer_norm=lambda x, w, b, axes, eps: NN.layer_norm(x, w, b, list(axes), eps),
-    rms_norm=lambda x, w, axes, eps: NN.rms_norm(x, w, list(axes), eps),
-    group_norm=lambda x, w, b, groups, eps: NN.group_norm(x, w, b, groups, 1, list(range(2, int(x.ty.ndim))), eps),
-)
+# ***** random numbers *****
+
+
+def _uniform(state: Any, stream: int, shape: tuple[int, ...], dtype: str) -> Any:
+    from tilegrad.frontend.threefry import uniform
+
+    return uniform(state, stream, shape, dtype)
+
+
+_add("a state int64[2] and a shape", random_uniform=_uniform)
 
 # ***** for differentiation *****
 

@@ -334,6 +334,7 @@ class Adagrad(Optimizer):
         if group["weight_decay"]:
             g = g + h("weight_decay", t) * p
         total = s["sum"] + g * g
+        assert self.count is not None
         lr = (h("lr") / (1.0 + (self.count - 1.0) * h("lr_decay"))).astype(t)
         return p - lr * g / (F.sqrt(total) + h("eps", t)), {"sum": total}
 

@@ -1,4 +1,5 @@
-"""Seeded random numbers on the host, for data and initial weights: NumPy's counter-based Philox generator."""
+"""Seeded random numbers: on the host for data and initial weights (NumPy's counter-based Philox generator), and inside
+programs (``uniform``, for dropout) from a state that travels with them."""
 
 from __future__ import annotations
 
@@ -7,12 +8,20 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tilegrad.frontend.apply import apply
 from tilegrad.frontend.tensor import Tensor, tensor
+
+_ONE_DRAW = np.array([0, 1])
+
+
+STATE = "tilegrad.random"
+"""Name of the state of random operators in libraries: int64[2], the seed and the number of draws so far."""
 
 
 class _Generator(threading.local):
     def __init__(self) -> None:
         self.rng = np.random.Generator(np.random.Philox(0))
+        self.state: Tensor | None = None
 
 
 _generator = _Generator()
@@ -21,6 +30,22 @@ _generator = _Generator()
 def manual_seed(seed: int) -> None:
     """Start this thread's generator anew. The same seed gives the same numbers on every machine."""
     _generator.rng = np.random.Generator(np.random.Philox(seed))
+    state().assign_(np.array([seed, 0]))
+
+
+def state() -> Tensor:
+    """This thread's state of random operators inside programs."""
+    if _generator.state is None:
+        _generator.state = tensor([0, 0], "int64")
+    return _generator.state
+
+
+def uniform(shape: Sequence[int], dtype: str = "float32") -> Tensor:
+    """Uniform in [0, 1), drawn when the program runs; every run of a compiled program draws anew."""
+    s = state()
+    numbers = apply("random_uniform", s, attrs=(0, tuple(shape), dtype))
+    s.assign_(s + _ONE_DRAW)
+    return numbers
 
 
 def generator() -> np.random.Generator:

@@ -94,6 +94,7 @@ class _State(threading.local):
     """Per-thread switches. Threads record independently."""
 
     grad_enabled = True
+    transforms = 0  # functions being transformed right now, one inside the other
 
 
 state = _State()
@@ -142,19 +143,21 @@ def record(op: str, inputs: tuple[Node, ...], attrs: tuple[Any, ...] = ()) -> No
     hit = _inferred.get(key)
     if hit is None:
         hit = _inferred[key] = (_infer(op, attrs, [n.type for n in inputs]), len(_inferred))
-    node = Node(op, inputs, attrs, hit[0], hit[1], user_line())
-    depth, grad = 0, False
+    type, sig = hit
+    node = Node(op, inputs, attrs, type, sig, user_line())
+    depth, grad, stop = 0, False, False
     for n in inputs:
         if n.depth > depth:
             depth = n.depth
         if n.grad:
             grad = True
+        elif n.stop:
+            stop = True
     node.depth = depth + 1
-    if grad:
-        if not state.grad_enabled:
-            node.stop = True
-        elif hit[0].__class__ is tuple or hit[0].dtype in FLOATS:
-            node.grad = True
+    if grad and state.grad_enabled and (type.__class__ is tuple or type.dtype in FLOATS):
+        node.grad = True
+    else:
+        node.stop = grad or stop
     return node
 
 
@@ -184,23 +187,39 @@ def _infer(op: str, attrs: tuple[Any, ...], types: Sequence[Type]) -> Any:
         return types[0][attrs[0]]  # type: ignore[index]
     if op == "vjp":
         return tuple(types[attrs[0] + attrs[1] :])
+    if op == "call":
+        return attrs[0].infer(types)
     from tilegrad._base.tvm import relax
     from tilegrad.frontend.ops import OPS
 
     spec = OPS[op]
     args = [relax.Var(f"x{i}", relax.TensorType(t.shape, t.dtype)) for i, t in enumerate(types)]
     try:
-        ty = relax.BlockBuilder().normalize(spec.emit(*args, *attrs)).ty
+        builder = relax.BlockBuilder()
+        builder._begin_dataflow_block()
+        try:
+            ty = builder.emit(spec.emit(*args, *attrs)).ty
+        finally:
+            builder._end_block()
+        if op.startswith("conv") or "_pool" in op:
+            _check_window(ty, types)
     except TilegradError:
         raise
     except Exception as e:  # TVM raises its own kinds beside ValueError and TypeError
         raise _explained(op, attrs, types, spec.expects, e) from None
-    return _from_relax(ty)
+    return from_relax(ty)
 
 
-def _from_relax(ty: Any) -> Any:
+def _check_window(ty: Any, types: Sequence[Type]) -> None:
+    """Relax lets a window be larger than the image; the extents come out as zero or less."""
+    if any(int(d) <= 0 for d in ty.shape) and all(d > 0 for t in types for d in t.shape):
+        raise ValueError("The window is larger than the image with its padding.")
+
+
+def from_relax(ty: Any) -> Any:
+    """Type, or a tuple of them, of a Relax type."""
     if hasattr(ty, "fields"):
-        return tuple(_from_relax(f) for f in ty.fields)
+        return tuple(from_relax(f) for f in ty.fields)
     return Type.of(tuple(int(d) for d in ty.shape), str(ty.dtype))
 
 

@@ -28,12 +28,12 @@ class Tensor(Operators):
     def __init__(self, node: Node) -> None:
         self._node = node
         self._grad: Tensor | None = None
+        me = weakref.ref(self)
         if node.owner is None:
-            node.owner = weakref.ref(self)
-            if node.op != "leaf":
-                evaluate.register(self)
-        else:
-            evaluate.register(self)
+            node.owner = me
+            if node.op == "leaf":
+                return
+        evaluate.register(me)
 
     # ***** what it is *****
 
@@ -194,6 +194,9 @@ class Tensor(Operators):
 
     def __setitem__(self, key: Any, value: Any) -> None:
         self.assign_(indexing.put(self, key, value))
+
+
+apply._tensor_class.append(Tensor)
 
 
 def tensor(data: Any, dtype: Any = None, requires_grad: bool = False) -> Tensor:

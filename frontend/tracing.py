@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tilegrad._base.errors import UsageError
-from tilegrad.frontend import convert, dtypes
+from tilegrad.frontend import convert, dtypes, random
 from tilegrad.frontend.calling import as_array
 from tilegrad.frontend.evaluate import Update, value_of
 from tilegrad.frontend.gradients import flatten
@@ -80,6 +80,9 @@ def build_graph(
     hypers: Mapping[str, Node],
 ) -> Graph:
     """One Graph: inputs, then the states and hyperparameters that are used, then outputs and updates."""
+    drawn = random.state()
+    if any(u.tensor is drawn for u in updates):
+        states.tensors.setdefault(random.STATE, drawn)
     roots = [t._node for t in outputs.values()] + [u.new for u in updates]
     rec = convert.needed(roots)
     states.add_found(rec.nodes)

@@ -11,7 +11,7 @@ import numpy as np
 from tilegrad._base.errors import UsageError
 from tilegrad.frontend import evaluate
 from tilegrad.frontend.calling import as_array
-from tilegrad.frontend.compiled import Artifact, Options
+from tilegrad.frontend.compiled import Artifact, Options, fits
 from tilegrad.frontend.gradients import unflatten
 from tilegrad.frontend.optim import Optimizer
 from tilegrad.frontend.recording import Node, grad_mode, placeholder
@@ -87,7 +87,7 @@ class TrainStep(Artifact):
 
     def _for(self, arrays: Sequence[np.ndarray], entry: str) -> TrainStep:
         """The variant for these shapes."""
-        if all(a.shape == e.shape and a.dtype == e.dtype for a, e in zip(arrays, self._example, strict=False)):
+        if fits(arrays, self._example):
             return self
         types = signature(arrays)
         for known, variant in self._variants.items():

@@ -13,7 +13,7 @@ from tilegrad.frontend import functions as F
 from tilegrad.frontend.apply import as_tensor
 from tilegrad.frontend.elementwise import detach
 from tilegrad.frontend.gradients import argument, cotangent_for, flatten, ones_for, unflatten, vjp_nodes
-from tilegrad.frontend.recording import Node, grad_mode, ordered, usage
+from tilegrad.frontend.recording import grad_mode, ordered, state, usage
 from tilegrad.frontend.tensor import Tensor, tensor
 
 stop_gradient = detach
@@ -67,7 +67,15 @@ def _with_variables(f: Fn, args: Sequence[Any], kwargs: dict[str, Any], argnums:
         new[i] = unflatten(fresh, spec)
         specs.append((len(leaves), spec))
         variables += [(v, None) for v in fresh]
-    return (specs, variables), lambda: f(*new, **kwargs)
+
+    def call() -> Any:
+        state.transforms += 1
+        try:
+            return f(*new, **kwargs)
+        finally:
+            state.transforms -= 1
+
+    return (specs, variables), call
 
 
 def _regroup(grads: Sequence[Any], specs: Sequence[tuple[int, Any]], argnums: int | Sequence[int]) -> Any:
@@ -140,21 +148,17 @@ def jacobian(f: Fn, argnums: int = 0) -> Fn:
 
 
 def _rows(out: Tensor, x: Tensor) -> Tensor:
-    """Row by row when the values are known now, stacked into one recording while tracing."""
-    known = all(n.value is not None for n in ordered([out._node], lambda n: n.inputs) if n.op == "leaf")
+    """Row by row when the values are known now; stacked into one recording while tracing or inside another transform."""
+    leaves = [n for n in ordered([out._node], lambda n: n.inputs) if n.op in ("leaf", "argument")]
+    known = not state.transforms and all(n.value is not None for n in leaves)
     cells = []
     for i in range(out.size):
         seed = tensor(np.arange(out.size) == i, out.dtype).reshape(out.shape)
         (g,) = vjp_nodes([out._node], [seed._node], [x._node], True)
-        if known and not _is_outer(out._node, x._node):
+        if known:
             evaluate.value_of(g._node)
         cells.append(g)
     return F.stack(cells).reshape(*out.shape, *x.shape)
-
-
-def _is_outer(out: Node, x: Node) -> bool:
-    """Whether an enclosing transform differentiates through this one: then rows must stay recorded."""
-    return any(n.op == "alias" and n is not x for n in ordered([out], lambda n: n.inputs))
 
 
 def hessian(f: Fn, argnums: int = 0) -> Fn:

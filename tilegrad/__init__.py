@@ -21,11 +21,13 @@ _HOMES = {
         "sum take tan tanh tile transpose tril triu trunc unbind var where "
     ),
     "gradients": "no_grad enable_grad",
-    "transforms": "grad value_and_grad vjp jvp jacobian hessian GradientTape stop_gradient checkpoint custom_vjp",
+    "transforms": "grad value_and_grad vjp jvp jacobian hessian GradientTape stop_gradient",
+    "blocks": "checkpoint custom_vjp call_te",
     "random": "manual_seed rand randn randint randperm",
     "compiled": "compile Compiled",
     "training": "compile_step TrainStep",
-    "importing": "from_relax from_torch from_onnx from_jax from_tflite",
+    "relax_import": "from_relax",
+    "pytorch": "from_torch",
     "saving": "save_safetensors load_safetensors",
 }
 _MODULES = {"nn": "frontend.nn", "optim": "frontend.optim", "init": "frontend.init", "random": "frontend.random"}

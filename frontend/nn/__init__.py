@@ -1,6 +1,9 @@
 """Layers and models, in PyTorch's manner."""
 
 from tilegrad.frontend.nn import functional as functional
+from tilegrad.frontend.nn.attention import MultiheadAttention as MultiheadAttention
+from tilegrad.frontend.nn.attention import TransformerEncoder as TransformerEncoder
+from tilegrad.frontend.nn.attention import TransformerEncoderLayer as TransformerEncoderLayer
 from tilegrad.frontend.nn.layers import (
     ELU as ELU,
 )  # fmt: skip
@@ -123,3 +126,41 @@ from tilegrad.frontend.nn.layers import (
 )
 from tilegrad.frontend.nn.module import Module as Module
 from tilegrad.frontend.nn.module import Parameter as Parameter
+from tilegrad.frontend.nn.normalisation import (
+    BatchNorm1d as BatchNorm1d,
+)  # fmt: skip
+from tilegrad.frontend.nn.normalisation import (
+    BatchNorm2d as BatchNorm2d,
+)
+from tilegrad.frontend.nn.normalisation import (
+    BatchNorm3d as BatchNorm3d,
+)
+from tilegrad.frontend.nn.normalisation import (
+    Dropout as Dropout,
+)
+from tilegrad.frontend.nn.normalisation import (
+    Dropout2d as Dropout2d,
+)
+from tilegrad.frontend.nn.normalisation import (
+    Embedding as Embedding,
+)
+from tilegrad.frontend.nn.normalisation import (
+    GroupNorm as GroupNorm,
+)
+from tilegrad.frontend.nn.normalisation import (
+    InstanceNorm1d as InstanceNorm1d,
+)
+from tilegrad.frontend.nn.normalisation import (
+    InstanceNorm2d as InstanceNorm2d,
+)
+from tilegrad.frontend.nn.normalisation import (
+    InstanceNorm3d as InstanceNorm3d,
+)
+from tilegrad.frontend.nn.normalisation import (
+    LayerNorm as LayerNorm,
+)
+from tilegrad.frontend.nn.normalisation import (
+    RMSNorm as RMSNorm,
+)
+from tilegrad.frontend.nn.recurrent import GRU as GRU
+from tilegrad.frontend.nn.recurrent import LSTM as LSTM

@@ -55,3 +55,132 @@ def test_nesterov_curve_last_batch_and_learning_rate():
     assert counts[3] == counts[-1]  # the second pass compiles nothing, nor does the learning rate
     for p, q in zip(ours.parameters(), theirs.parameters(), strict=True):
         np.testing.assert_allclose(p.numpy(), q.detach().numpy(), rtol=1e-5, atol=1e-6)
+
+
+def conv_pair():
+    torch.manual_seed(1)
+
+    def make(nn):
+        layers = [nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 3)]
+        return nn.Sequential(*layers)
+
+    theirs, ours = make(torch.nn), make(tg.nn)
+    ours.load_state_dict(theirs.state_dict())
+    return ours, theirs
+
+
+def test_cnn_curve_and_running_statistics():
+    ours, theirs = conv_pair()
+    opt, topt = tg.optim.Adam(ours.parameters(), lr=0.01), torch.optim.Adam(theirs.parameters(), lr=0.01)
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((6, 1, 6, 6)).astype("float32"), rng.integers(0, 3, 6)
+    pairs = [(our_step(ours, opt, x, y), their_step(theirs, topt, x, y)) for _ in range(20)]
+    for loss, expected in pairs:
+        assert loss.item() == pytest.approx(expected, rel=1e-5)
+    for name, value in theirs.state_dict().items():
+        np.testing.assert_allclose(ours.state_dict()[name], value.numpy(), rtol=1e-3, atol=1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("name", "kw"),
+    [
+        ("SGD", dict(lr=0.1, momentum=0.9, dampening=0.3)),
+        ("Adam", dict(lr=0.01, weight_decay=0.1, amsgrad=True)),
+        ("AdamW", dict(lr=0.01, weight_decay=0.1, betas=(0.8, 0.95))),
+        ("RMSprop", dict(lr=0.01, momentum=0.5, centered=True, weight_decay=0.01)),
+        ("Adagrad", dict(lr=0.05, lr_decay=0.1, initial_accumulator_value=0.1)),
+    ],
+)
+def test_optimizer_equals_pytorchs(name, kw):
+    """On a quadratic, with the parameter in two groups of different learning rates."""
+    a, b = np.float64([1.0, -2.0, 3.0]), np.float64([[0.5], [0.25]])
+    ours = [tg.tensor(v, requires_grad=True) for v in (a, b)]
+    theirs = [torch.tensor(v, requires_grad=True) for v in (a, b)]
+    opt = getattr(tg.optim, name)([{"params": ours[:1]}, {"params": ours[1:], "lr": 0.003}], **kw)
+    topt = getattr(torch.optim, name)([{"params": theirs[:1]}, {"params": theirs[1:], "lr": 0.003}], **kw)
+    for _ in range(5):
+        opt.zero_grad(), topt.zero_grad()
+        ((ours[0] ** 2).sum() * 1.5 + (ours[1] ** 3).sum()).backward()
+        ((theirs[0] ** 2).sum() * 1.5 + (theirs[1] ** 3).sum()).backward()
+        opt.step(), topt.step()
+    for p, q in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(p.numpy(), q.detach().numpy(), rtol=1e-7)
+
+
+def test_lion_by_hand():
+    p = tg.tensor(np.float64([1.0, -1.0]), requires_grad=True)
+    opt = tg.optim.Lion([p], lr=0.1, betas=(0.9, 0.99), weight_decay=0.5)
+    (p * np.float64([2.0, 3.0])).sum().backward()
+    opt.step()
+    np.testing.assert_allclose(p.numpy(), np.float64([1.0, -1.0]) * (1 - 0.05) - 0.1)
+    np.testing.assert_allclose(opt.state[p]["exp_avg"].numpy(), 0.01 * np.float64([2.0, 3.0]))
+
+
+def test_tied_weights_used_twice_and_clipped():
+    rng = np.random.default_rng(0)
+    w, x = rng.standard_normal((4, 4)), rng.standard_normal((3, 4))
+    p, q = tg.tensor(w, requires_grad=True), torch.tensor(w, requires_grad=True)
+    opt, topt = tg.optim.SGD([p], lr=0.1, momentum=0.9, nesterov=True), torch.optim.SGD([q], lr=0.1, momentum=0.9, nesterov=True)
+    for _ in range(4):
+        opt.zero_grad(), topt.zero_grad()
+        (tg.tanh(tg.tensor(x) @ p) @ p.T).sum().backward()
+        (torch.tanh(torch.tensor(x) @ q) @ q.T).sum().backward()
+        norm = tg.optim.clip_grad_norm_([p], 1.0)
+        assert norm.item() == pytest.approx(torch.nn.utils.clip_grad_norm_([q], 1.0).item(), rel=1e-9)
+        opt.step(), topt.step()
+    np.testing.assert_allclose(p.numpy(), q.detach().numpy(), rtol=1e-9)
+
+
+def test_two_optimizers_and_gradients_read_after_the_step():
+    a, b = tg.tensor(2.0, requires_grad=True), tg.tensor(3.0, requires_grad=True)
+    oa, ob = tg.optim.SGD([a], lr=0.1), tg.optim.SGD([b], lr=0.1)
+    for _ in range(2):
+        oa.zero_grad(), ob.zero_grad()
+        (a * b).backward()
+        oa.step(), ob.step()
+    assert (a.item(), b.item()) == pytest.approx((2 - 0.3 - 0.28, 3 - 0.2 - 0.17))
+    assert (a.grad.item(), b.grad.item()) == pytest.approx((2.8, 1.7))  # of the values before the last step
+
+
+def test_values_on_overwritten_parameters():
+    w = tg.tensor([1.0, 2.0], requires_grad=True)
+    opt = tg.optim.SGD([w], lr=1.0)
+    before, alias = w * 10, w.detach()
+    loss = (w * w).sum()
+    loss.backward()
+    opt.step()
+    assert before.tolist() == [10.0, 20.0] and alias.tolist() == [1.0, 2.0]
+    assert w.tolist() == [-1.0, -2.0] and loss.item() == 5.0
+    with pytest.raises(tg.errors.UsageError, match="overwritten"):
+        loss.backward()
+
+
+def test_loops_that_never_ask_stay_bounded():
+    """A sum of metrics over batches, and a long chain of updates, are computed along the way, and compiled a few times only."""
+    w = tg.tensor(np.eye(12, 4), "float32")
+    total, correct = tg.tensor(0.0), tg.tensor(0)
+    x, y = data(8)
+    before, sizes, expected = evaluate.compiles, [], 0
+    for i in range(40):
+        logits = tg.tensor(x + i) @ w
+        correct = correct + (logits.argmax(1) == y).sum()
+        total = total + logits.mean()
+        sizes.append(correct._node.depth)
+        expected += int((((x + i) @ np.eye(12, 4)).argmax(1) == y).sum())
+    assert max(sizes) < 40
+    assert correct.item() == expected
+    assert evaluate.compiles - before <= 6
+    z = tg.tensor(0.0)
+    for _ in range(1200):
+        z = z + 1.0
+        assert z._node.depth <= evaluate.MAX_DEPTH
+    assert z.item() == 1200.0
+
+
+def test_a_changing_number_becomes_an_argument():
+    x = tg.tensor([1.0, 2.0])
+    counts = []
+    for i in range(5):
+        assert (x * (0.5 + i) + 3.0).tolist() == [(0.5 + i) + 3.0, 2 * (0.5 + i) + 3.0]
+        counts.append(evaluate.compiles)
+    assert counts[4] == counts[1]
