@@ -139,7 +139,9 @@ class Walk:
 
     def _pull_composition(self, rule: Rule, node: Node, g: Cotangent) -> list[Cotangent | None]:
         """Differentiate the operator's composition in place of the operator."""
+        outer, self.tape.leaves = self.tape.leaves, set(used_vars(node.call))
         results = rule.function(node)
+        self.tape.leaves = outer
         pairs = [(results, g)] if isinstance(results, Value) else list(zip(results, g, strict=True))
         inputs = {v for v in used_vars(node.call) if v in self.active}
         inner = Walk(self.tape, self.tape.closure([r.expr for r, _ in pairs], inputs), inputs)

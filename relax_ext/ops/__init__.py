@@ -4,6 +4,7 @@ from tilegrad.relax_ext.ops import legalize, order  # noqa: F401  (importing the
 from tilegrad.relax_ext.ops.convolution import conv_by_data, conv_by_weight
 from tilegrad.relax_ext.ops.identity import barrier, stop_gradient
 from tilegrad.relax_ext.ops.indexing import gather_elements_backward, gather_nd_backward, take_backward
+from tilegrad.relax_ext.ops.interpolation import interpolate
 from tilegrad.relax_ext.ops.pooling import (
     adaptive_avg_pool_backward,
     avg_pool,
@@ -26,6 +27,7 @@ __all__ = [
     "dropout",
     "gather_elements_backward",
     "gather_nd_backward",
+    "interpolate",
     "max_pool_index",
     "random_key",
     "random_uniform",

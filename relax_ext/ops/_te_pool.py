@@ -29,7 +29,8 @@ def window_gather(x: te.Tensor, index: te.Tensor, pool: Ints, strides: Ints, pad
     """y[n, c, o] = the element of window o at place index[n, c, o]; 0 where there is none."""
 
     def element(n: tirx.Var, c: tirx.Var, *o: tirx.Var) -> tirx.Expr:
-        rest, ks = index(n, c, *o), []
+        rest: tirx.Expr = index(n, c, *o)
+        ks: list[tirx.Expr] = []
         for size in reversed(pool):
             ks.insert(0, rest % size if len(ks) + 1 < len(pool) else rest)
             rest = rest // size

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
-from tilegrad._base.tvm import ir, relax, te, topi
+from tilegrad._base.tvm import ir, relax, te, tirx, topi
 from tilegrad.relax_ext.ops.register import plain
 
 Compute = Callable[..., te.Tensor]
@@ -31,6 +31,13 @@ def _lower(op: str, *attrs: str) -> Callable[[Compute], Compute]:
 def ewise_fma(x: te.Tensor, y: te.Tensor, z: te.Tensor) -> te.Tensor:
     """x y + z."""
     return topi.add(topi.multiply(x, y), z)
+
+
+@_lower("relax.nn.relu")
+def relu(x: te.Tensor) -> te.Tensor:
+    """x where x > 0 and where x is NaN (upstream's maximum hides NaNs), else 0."""
+    zero = tirx.const(0, x.dtype)
+    return te.compute(x.shape, lambda *i: tirx.Select(x(*i) <= zero, zero, x(*i)), name="relu")
 
 
 @_lower("relax.nn.pixel_shuffle", "upscale_factor")

@@ -5,6 +5,7 @@ from tilegrad.relax_ext.vjp import (  # noqa: F401  (importing a family register
     contraction,
     convolution,
     elementwise,
+    image,
     indexing,
     loss,
     movement,

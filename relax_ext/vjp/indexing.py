@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from tilegrad._base.errors import UnsupportedOperatorError
@@ -135,7 +137,7 @@ def sort(n: Node, g: Value):
 
 
 @vjp_rule("relax.topk")
-def topk(n: Node, g: Value | list[Value | None]):
+def topk(n: Node, g: Any):
     """The k extreme elements: g of the values back where they came from."""
     axis = n.attr("axis") % n.x.ndim
     if n.attr("ret_type") == "both":
@@ -148,7 +150,7 @@ def topk(n: Node, g: Value | list[Value | None]):
 
 
 @vjp_rule("relax.median")
-def median(n: Node, g: Value | list[Value | None]):
+def median(n: Node, g: Any):
     """The lower middle element: g of the value to the element that was taken."""
     axes = n.attr("axis")
     if axes is None:

@@ -198,7 +198,7 @@ def triangle(n: Node, g: Value):
 @composition("relax.nn.pixel_shuffle")
 def pixel_shuffle(n: Node):
     """z = blocks of channels as pixels: a reshape, a transpose and a reshape."""
-    r, *lead = n.attr("upscale_factor"), *n.x.shape[:-3]
+    r, lead = n.attr("upscale_factor"), list(n.x.shape[:-3])
     c, h, w = n.x.shape[-3:]
     k = len(lead)
     split = n.x.reshape([*lead, c // (r * r), r, r, h, w])

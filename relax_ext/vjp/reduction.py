@@ -48,9 +48,9 @@ def variance(n: Node):
 
 @vjp_rule("relax.std")
 def std(n: Node, g: Value):
-    """z = sqrt(variance x): g (x - mean x) / (count z)."""
-    centred = n.x - F.mean(n.x, list(n.axes()), True)
-    return centred * (keep(n, g) / (keep(n, n.out) * float(count(n))))
+    """z = sqrt(variance x): g (x - mean x) / (count z); 0 where z = 0."""
+    centred, z = n.x - F.mean(n.x, list(n.axes()), True), keep(n, n.out)
+    return centred * F.where(z.equals(0), 0.0, keep(n, g) / (z * float(count(n))))
 
 
 @vjp_rule("relax.prod")

@@ -29,6 +29,8 @@ class Tape:
         self.where: str | None = None
         """Source line of the forward node whose gradient is being written."""
         self.pending: dict[relax.Var, relax.Expr] = {}
+        self.leaves: set[relax.Var] = set()
+        """Vars that simplification must not look through: the arguments of an operator being decomposed."""
         self._where: dict[relax.Var, str] = {}
         self._known = _index(builder)
 
@@ -203,7 +205,7 @@ class Value:
         """The same elements in another shape (-1: what is left); a reshape of a reshape becomes one, or none."""
         known = prod(d for d in shape if d != -1)
         shape = tuple(prod(self.shape) // known if d == -1 else int(d) for d in shape)
-        source, inner = self, self.tape.definition(self.expr)
+        source, inner = self, self._made_by()
         if shape != self.shape and isinstance(inner, ir.Call) and op_name(inner) == "relax.reshape":
             source = Value(self.tape, inner.args[0])
         return source if shape == source.shape else F.reshape(source, shape)
@@ -215,14 +217,15 @@ class Value:
     def permute(self, axes: Sequence[int]) -> Value:
         """Transpose; a transpose of a transpose becomes one, or none, and that of a product a product of transposes."""
         source, axes = self, tuple(int(a) for a in axes)
-        inner = self.tape.definition(self.expr)
+        inner = self._made_by()
         if isinstance(inner, ir.Call) and op_name(inner) == "relax.permute_dims":
             first = permutation(inner)
             source, axes = Value(self.tape, inner.args[0]), tuple(first[a] for a in axes)
         if axes == tuple(range(len(axes))):
             return source
         n = len(axes)
-        if self.expr in self.tape.pending and op_name(inner) == "relax.matmul" and axes == (*range(n - 2), n - 1, n - 2):
+        fresh = isinstance(inner, ir.Call) and self.expr in self.tape.pending
+        if fresh and op_name(inner) == "relax.matmul" and axes == (*range(n - 2), n - 1, n - 2):
             x, y = (Value(self.tape, a) for a in inner.args)
             if x.ndim > 1 and y.ndim > 1:  # so that a weight gradient comes out in the weight's own layout
                 return F.matmul(y.mT, x.mT, out_dtype=self.dtype)
@@ -240,6 +243,10 @@ class Value:
     def zeros_like(self) -> Value:
         """Zeros of this shape and dtype."""
         return self.tape.zeros(self.shape, self.dtype)
+
+    def _made_by(self) -> relax.Expr | None:
+        """The expression that simplification may look into."""
+        return None if self.expr in self.tape.leaves else self.tape.definition(self.expr)
 
     def _like(self, number: Number) -> Value:
         return self.tape.constant(number, self.dtype)

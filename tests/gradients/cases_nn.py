@@ -111,4 +111,31 @@ LOSSES = [
     Case("relax.nn.cross_entropy_with_logits", NN.cross_entropy_with_logits, (Arg((3, 4)), Arg((3, 4)))),
 ]  # fmt: skip
 
-CASES = CONTRACTIONS + CONVOLUTIONS + POOLS + NORMS + ATTENTION + LOSSES
+IMAGE = relax.op.image
+
+
+def resize(shape, size, note: str, **attrs) -> Case:
+    """A resize of one image."""
+    name = "resize2d" if len(size) == 2 else "resize3d"
+    return Case(f"relax.image.{name}", lambda x: getattr(IMAGE, name)(x, size, **attrs), (Arg(shape),), note=note)
+
+
+IMAGES = [
+    resize((1, 2, 4, 3), (7, 6), ""),
+    resize((1, 5, 6, 2), (2, 3), "nearest, NHWC", layout="NHWC", method="nearest_neighbor", coordinate_transformation_mode="asymmetric",
+           rounding_method="floor"),
+    resize((1, 1, 4, 4), (7, 3), "align corners", coordinate_transformation_mode="align_corners"),
+    resize((1, 1, 5, 4), (7, 6), "cubic", method="cubic", cubic_exclude=1),
+    resize((1, 1, 3, 2, 4), (5, 4, 2), ""),
+    Case("relax.image.affine_grid", lambda t: IMAGE.affine_grid(t, (3, 4), False), (Arg((2, 2, 3)),)),
+    Case("relax.image.affine_grid", lambda t: IMAGE.affine_grid(t, (3, 4), True), (Arg((2, 2, 3)),), note="align corners"),
+    *[
+        Case("relax.image.grid_sample", lambda x, g, m=m, p=p, a=a: IMAGE.grid_sample(x, g, m, "NCHW", p, a), (Arg((2, 2, 4, 5)), Arg((2, 2, 3, 3), "unit")),
+             note=f"{m} {p}{' align' if a else ''}", eps=1e-6, tol=1e-6)
+        for m, p, a in [("bilinear", "zeros", True), ("bilinear", "border", False), ("nearest", "zeros", False)]
+    ],
+    Case("relax.image.grid_sample", lambda x, g: IMAGE.grid_sample(x, g, "bilinear", "NCDHW", "zeros", False), (Arg((1, 1, 3, 4, 3)), Arg((1, 3, 2, 2, 2), "unit")),
+         note="volume", eps=1e-6, tol=1e-6),
+]  # fmt: skip
+
+CASES = CONTRACTIONS + CONVOLUTIONS + POOLS + NORMS + ATTENTION + LOSSES + IMAGES

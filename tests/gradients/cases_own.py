@@ -7,6 +7,7 @@ import numpy as np
 from tests.gradients.checker import Arg, Case
 from tilegrad._base.tvm import relax
 from tilegrad.relax_ext import ops
+from tilegrad.relax_ext.ops.interpolation import resize_taps
 
 R = relax.op
 WINDOW = {"strides": (2, 1), "padding": (1, 0, 1, 1), "dilation": (1, 2), "groups": 2}
@@ -41,6 +42,7 @@ CASES = [
     linear("take_backward", (2, 4, 3), lambda g, i: ops.take_backward(g, i, x_shape=(2, 5, 3), axis=1, mode="fast"), ints([0, 4, -1, 0])),
     linear("gather_elements_backward", (2, 3), lambda g, i: ops.gather_elements_backward(g, i, x_shape=(3, 3), axis=0), ints([[0, 2, 0], [1, 2, 0]])),
     linear("gather_nd_backward", (3, 2), lambda g, i: ops.gather_nd_backward(g, i, x_shape=(3, 2, 2), batch_dims=0), ints([[0, 1], [2, 0], [0, 1]])),
+    linear("interpolate", (2, 4, 3), lambda x: resize_taps(4, 7, "linear", "half_pixel", "", 0.0, False).call(x, 1)),
     linear("dropout", (4, 5), lambda x, k: ops.dropout(x, k, rate=0.4), ints([12345, 678])),
     Case("tilegrad.barrier", lambda x, y: ops.barrier(R.exp(x), y), (Arg((3,)), Arg((2,)))),
     *[Case(f"relax.grad.{n}", lambda x, f=getattr(R.grad, n): R.exp(f(x)), (Arg((3,)),)) for n in ("start_checkpoint", "end_checkpoint")],
