@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tilegrad._base.errors import LibraryError, UsageError
+from tilegrad._base.errors import LibraryError, ShapeError, UsageError
 from tilegrad._base.target import Target
 from tilegrad.runtime import elf, safetensors
 from tilegrad.runtime.library import Context, Library
@@ -24,6 +25,7 @@ class Loaded:
     def __init__(self, library: Library, context: Context) -> None:
         self.library = library
         self.context = context
+        self._forms = {entry: _forms(library, entry) for entry in library.entries}
 
     @property
     def entries(self) -> dict[str, Any]:
@@ -35,13 +37,21 @@ class Loaded:
         return self.context.run(entry, args)
 
     def call(self, entry: str, *inputs: np.ndarray) -> np.ndarray | tuple[np.ndarray, ...]:
-        """Call an entry with its inputs in order. One output is returned as it is, several as a tuple."""
-        if entry not in self.entries:
+        """Call an entry with its inputs in order. One output is returned as it is, several as a tuple.
+
+        Where a package holds the entry for several shapes (``step``, ``step_1``, ...) the inputs' shapes choose. Raises
+        ShapeError that lists the shapes there are when none fits; see also ``Context.run``.
+        """
+        forms = self._forms.get(entry)
+        if not forms:
             raise UsageError("entry", repr(entry), f"one of {', '.join(self.entries)}")
         names = [p.name for p in self.entries[entry] if p.role == "input"]
         if len(inputs) != len(names):
             raise UsageError(f"entry '{entry}'", f"{len(inputs)} inputs", f"{len(names)}: {', '.join(names)}")
-        outputs = tuple(self.context.run(entry, dict(zip(names, inputs, strict=True))).values())
+        shapes = tuple(tuple(getattr(a, "shape", ())) for a in inputs)
+        if shapes not in forms and len(forms) > 1:
+            raise ShapeError(f"entry '{entry}'", f"inputs of shapes {_listed(shapes)}", " or ".join(map(_listed, forms)))
+        outputs = tuple(self.context.run(forms.get(shapes, entry), dict(zip(names, inputs, strict=True))).values())
         return outputs[0] if len(outputs) == 1 else outputs
 
     def step(self, *inputs: np.ndarray) -> np.ndarray | tuple[np.ndarray, ...]:
@@ -81,6 +91,16 @@ class Loaded:
 
     def __repr__(self) -> str:
         return f"Loaded({', '.join(self.entries)}; {self.library.path.parent})"
+
+
+def _forms(library: Library, entry: str) -> dict[tuple[tuple[int, ...], ...], str]:
+    """Shapes of the inputs -> the entry of the same meaning that takes them."""
+    names = [e for e in library.entries if e == entry or re.fullmatch(re.escape(entry) + r"_\d+", e)]
+    return {tuple(p.shape for p in library.entries[e] if p.role == "input"): e for e in reversed(names)}
+
+
+def _listed(shapes: tuple[tuple[int, ...], ...]) -> str:
+    return ", ".join(map(str, shapes))
 
 
 def load(directory: str | Path, num_threads: int | None = None) -> Loaded:
