@@ -123,7 +123,9 @@ def compare(op: Any, sample: Any, tolerances: Tolerances, values_defined: bool =
         _check(f"gradient {i}", a, b, tolerances, 10)
 
 
-def _reference(case: Case, tensors: list[torch.Tensor], wanted: list[int]) -> tuple[list[torch.Tensor], list[torch.Tensor], dict[int, torch.Tensor]]:
+def _reference(
+    case: Case, tensors: list[torch.Tensor], wanted: list[int]
+) -> tuple[list[torch.Tensor], list[torch.Tensor], dict[int, torch.Tensor]]:
     """PyTorch's results, gradients, and the cotangents used, by result."""
     inputs = [t.clone().requires_grad_(i in wanted) for i, t in enumerate(tensors)]
     try:
@@ -171,7 +173,8 @@ def ours(
     results = list(model.outputs.values())
     more = {}
     if wanted:
-        outs, cots = [], []
+        outs: list[Any] = []
+        cots: list[Any] = []
         for i, g in cotangents.items():
             if isinstance(results[i], relax.Var) and not any(results[i].same_as(o) for o in outs):
                 port = model.builder.input(f"cotangent{i}", tuple(g.shape), str(g.dtype)[6:])

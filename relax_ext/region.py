@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tilegrad._base.errors import UsageError
 from tilegrad._base.tvm import ir, relax
@@ -59,8 +59,8 @@ def custom_vjp(builder: GraphBuilder, forward: Forward, backward: Backward, *inp
     differentiated in turn for higher orders.
     """
 
-    def make(*fields: Any) -> Region:
-        return _Custom(*fields, True, backward)
+    def make(start: int, stop: int, inputs: tuple[relax.Var, ...], outputs: tuple[relax.Var, ...]) -> Region:
+        return _Custom(start, stop, inputs, outputs, True, backward)
 
     return _record(builder, make, forward, inputs)
 

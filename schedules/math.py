@@ -34,7 +34,7 @@ def expand(call: Any, bind: Bind | None = None) -> Expr:
     if name not in _UNARY and name != "pow":
         return call
     dtype = str(call.ty.dtype)
-    if name == "pow" and (special := _constant_power(*call.args, bind)) is not None:
+    if name == "pow" and (special := _constant_power(call.args[0], call.args[1], bind)) is not None:
         return special
     if dtype in ("float16", "bfloat16"):
         args = [tirx.Cast("float32", a) for a in call.args]

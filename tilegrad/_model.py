@@ -138,7 +138,8 @@ def export(found: Any, output: Path, target: str | None, logs: Any, num_threads:
     if target is logs is num_threads is None and hasattr(found, "library"):
         library = found.library
     else:
-        library = compile_graphs(found.graphs, target or getattr(found, "target", "native"), logs, num_threads)
+        machine: Any = target or getattr(found, "target", "native")
+        library = compile_graphs(found.graphs, machine, logs, num_threads)
     values = dict(found.states)
     if states is not None:
         values |= safetensors.load(states)

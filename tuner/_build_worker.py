@@ -67,6 +67,6 @@ if __name__ == "__main__":
     import tilegrad._base.tvm  # noqa: F401  (before "ready": the import is not part of any trial's time)
     from tilegrad import runtime, schedules
 
-    assert runtime.build and schedules.schedule
+    assert callable(runtime.build) and callable(schedules.schedule)
     worker = Worker()
     serve({"build": worker.build, "reference": worker.reference})

@@ -16,6 +16,7 @@ from tilegrad._base import settings
 from tilegrad.tuner._pipe import Process, WorkerDied, WorkerTimeout
 from tilegrad.tuner.interfaces import Built
 from tilegrad.tuner.task import Task
+from tilegrad.tuning_logs import Status
 
 RECYCLE = 400
 """Builds after which a worker is replaced: compilers leak."""
@@ -93,7 +94,7 @@ class LocalBuilder:
             return Built(None, "compile_error", f"the compiler died: {e}")
         if answer["status"] == "ok" and sent is not None:
             return sent
-        status = answer["status"] if answer["status"] == "invalid_config" else "compile_error"
+        status: Status = "invalid_config" if answer["status"] == "invalid_config" else "compile_error"
         return Built(None, status, answer.get("error", ""))
 
     def _process(self, slot: int) -> Process:

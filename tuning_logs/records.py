@@ -51,7 +51,7 @@ class Record:
 
     def line(self) -> str:
         """The record as one line of a log, without the newline."""
-        d = {"v": VERSION, "time": self.time, "run": self.run, "seed": self.seed, "template": self.template}
+        d: dict[str, Any] = {"v": VERSION, "time": self.time, "run": self.run, "seed": self.seed, "template": self.template}
         d |= {"workload": self.workload, "target": self.target, "config": self.config, "status": self.status}
         d |= {"costs_s": list(self.costs_s) if self.costs_s else None, "mode": self.mode, "versions": self.versions}
         if self.error:
@@ -86,7 +86,7 @@ class Verdict:
 
     def line(self) -> str:
         """The verdict as one line of a log, without the newline."""
-        d = {"v": VERSION, "done": self.done, "time": self.time, "run": self.run, "template": self.template}
+        d: dict[str, Any] = {"v": VERSION, "done": self.done, "time": self.time, "run": self.run, "template": self.template}
         d |= {"workload": self.workload, "target": self.target, "config": self.config, "cost_s": self.cost_s}
         d |= {"default_s": self.default_s, "trials": self.trials, "mode": self.mode}
         return json.dumps(d, separators=(",", ":"), default=_plain)
@@ -131,7 +131,11 @@ def _read_v1(d: Mapping[str, Any]) -> Line:
     costs = tuple(_seconds(c) for c in d["costs_s"]) if d["status"] == "ok" else None
     if costs == ():
         raise ValueError("an ok trial without a cost")
-    more = {"seed": int(d.get("seed", 0)), "versions": dict(d.get("versions") or {}), "error": str(d.get("error", ""))}
+    more: dict[str, Any] = {
+        "seed": int(d.get("seed", 0)),
+        "versions": dict(d.get("versions") or {}),
+        "error": str(d.get("error", "")),
+    }
     return Record(**common, status=d["status"], costs_s=costs, **more)
 
 

@@ -165,6 +165,7 @@ def canonicalise(func: tirx.PrimFunc) -> Contraction | None:
     if len(sums) != 1 or sums[0].combiner is None or sums[0].combiner[0] != "sum" or not _is_zero(sums[0].init):
         return None
     core = sums[0]
+    assert core.combiner is not None
     if any(i.extent == 0 for i in (*core.spatial, *core.reduce)):
         return None
     position = [s is core for s in found].index(True)

@@ -231,7 +231,8 @@ class Nest:
         k_step = place.fused(self.c.k)
         assert k_step is not None
         zero = {x.var: self.mem.const(0) for x in (*self.c.n, *self.c.k)}
-        bases, stmts = [], []
+        bases: list[Any] = []
+        stmts: list[Any] = []
         for v in range(p.vectors):
             seg, e = self.pack.lane_env(panel * p.vectors + v)
             start = self.mem.place(read.source, read.indices, zero | self.pack.env(batch=batch, segments=seg))

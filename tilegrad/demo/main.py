@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +60,7 @@ def say(text: str) -> None:
 
 def _one(name: str, train: digits.Split, test: digits.Split, folder: Path, log: Path, budget_s: float) -> None:
     import tilegrad as tg
+    from tilegrad.tuner.progress import listener
 
     say(f"\n== {name} ==")
     folder.mkdir(exist_ok=True)
@@ -67,7 +68,8 @@ def _one(name: str, train: digits.Split, test: digits.Split, folder: Path, log: 
     initial = {k: v.copy() for k, v in untuned.model.state_dict().items()}
     runs = {"untuned": _train(name, untuned, train)}
     say(f"untuned: {runs['untuned'].ms:.3f} ms a step")
-    say(tg.tune(untuned, budget_s=budget_s, log=log).text())
+    report = tg.tune(untuned, budget_s=budget_s, log=log, progress=listener("table") if sys.stderr.isatty() else None)
+    say(replace(report, tasks=tuple(t for t in report.tasks if t.row.trials)).text())
     tuned = _step(name, train, logs=[log])
     runs["tuned"] = _train(name, tuned, train)
     torch = _torch(name, initial, folder)

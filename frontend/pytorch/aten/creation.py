@@ -40,7 +40,8 @@ def scalar_tensor(k: Lowering, value: Number, **kwargs: Any) -> Value:
 
 @aten("arange", "arange.start", "arange.start_step")
 def arange(k: Lowering, *bounds: Number, **kwargs: Any) -> Value:
-    start, step = 0, 1
+    start: Number = 0
+    step: Number = 1
     if len(bounds) > 1:
         start = bounds[0]
     if len(bounds) > 2:
