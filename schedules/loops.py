@@ -104,7 +104,10 @@ class Emit:
         return out
 
     def name(self, value: Expr, name: str = "r") -> tuple[list[tirx.Stmt], Expr]:
-        """Statements that store ``value`` in a local, and the expression that reads it back."""
+        """Statements that store ``value`` in a local, and the expression that reads it back (booleans as bytes)."""
+        if str(value.ty.dtype) == "bool":
+            stored, read = self.name(tirx.Select(value, tirx.const(1, "int8"), tirx.const(0, "int8")), name)
+            return stored, read != tirx.const(0, "int8")
         local = tirx.decl_buffer((self._width,), value.ty.dtype, name=name)
         return [tirx.AllocBuffer(local), tirx.BufferStore(local, value, [self.lane])], local[self.lane]
 
