@@ -125,16 +125,6 @@ class Contraction:
         """N: rows along N; T: rows along K; otherwise as ``layout_a``."""
         return _layout(self.b, self.n, self.k)
 
-    @property
-    def direct_a(self) -> bool:
-        """Whether the micro-kernel can read A where it lies."""
-        return self.layout_a in "NTS"
-
-    @property
-    def direct_b(self) -> bool:
-        """Whether the micro-kernel can load vectors of B where it lies."""
-        return self.layout_b == "N"
-
 
 def _layout(op: Operand, minor: Sequence[Iter], major: Sequence[Iter]) -> str:
     if op.guards:

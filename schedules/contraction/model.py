@@ -20,6 +20,8 @@ from tilegrad.schedules.contraction.plan import Plan, Size, ceildiv, element_byt
 from tilegrad.schedules.template import Config, Workload
 
 CYCLES_PER_SECOND = 2.5e9
+LOAD = 1.25
+"""Cycles of a vector load or broadcast."""
 LATENCY = 5
 """Cycles of a multiply-add: fewer accumulators than this leave the unit idle."""
 TILE_OVERHEAD = 40
@@ -42,12 +44,6 @@ def accumulator(short: str) -> str:
     return {"f64": "float64"}.get(short, "float32" if "f" in short else "int64" if short == "i64" else "int32")
 
 
-def direct(fields: Mapping[str, Any], plan: Plan) -> tuple[bool, bool]:
-    """Whether the micro-kernel may read A and B in place."""
-    a, b = fields["layout"][0], fields["layout"][1]
-    return a in "NTS", b == "N" and not plan.tail
-
-
 def space(workload: Workload, target: Target) -> list[Config]:
     """All legal configs, in a stable order: micro-tiles by the register file, blocks by the caches, splits by the threads."""
     return [dict(c) for c in _space(workload.key, target)]
@@ -58,41 +54,52 @@ def _space(key: str, target: Target) -> tuple[Config, ...]:
     fields = json.loads(key)
     size = size_of(fields)
     lanes = max(1, target.vector_bytes // element_bytes(size.acc))
-    out: dict[str, Config] = {}
-    for mr, vectors in _tiles(target, size, lanes):
-        for kc in _distinct((128, 192, 256, 384, 512, 1024), size.k):
-            for nc in _distinct((128, 256, 512, 2048), max(lanes, size.segments * ceildiv(size.n, lanes) * lanes)):
-                for mc in _distinct((96, 192, 768), size.m):
-                    for split in _splits(size, target, mr, vectors * lanes, kc):
-                        base: Config = {"mr": mr, "nr": vectors * lanes, "kc": kc, "nc": nc, "mc": mc, "split": list(split)}
+    columns = size.segments * ceildiv(size.n, lanes) * lanes
+    few = size.m <= 4
+    k_blocks = (16, 64, 256, 1024) if few else (128, 256, 384, 512, 1024)
+    out: dict[tuple[Any, ...], Config] = {}
+    for form, mr, vectors in _tiles(fields, target, size, lanes):
+        nr = vectors * lanes
+        for kc in _up_to(k_blocks, size.k, 4096):
+            for nc in _up_to((128, 512), columns, 16384):
+                for mc in _up_to((96, 192), size.m, 2048):
+                    for split in _splits(size, target, mr, nr, kc):
+                        base: Config = {"form": form, "mr": mr, "nr": nr, "kc": kc, "nc": nc, "mc": mc, "split": list(split)}
                         plan = Plan(size, base, target)
-                        can_a, can_b = direct(fields, plan)
-                        seen = (plan.mr, plan.nr, plan.kc, plan.nc, plan.mc, plan.splits)
-                        for pa in (False, True) if can_a and size.m > 1 else (not can_a,):
-                            for pb in (False, True) if can_b else (True,):
-                                out.setdefault(f"{seen}{pa}{pb}", {**base, "pack_a": pa, "pack_b": pb})
+                        numbers = (form, plan.mr, plan.nr, plan.kc, plan.nc, plan.mc, plan.splits)
+                        for pa, pb in _packing(fields, plan):
+                            out.setdefault((*numbers, pa, pb), {**base, "pack_a": pa, "pack_b": pb})
     return tuple(out.values())
 
 
-def _tiles(target: Target, size: Size, lanes: int) -> list[tuple[int, int]]:
-    """(rows, vectors) of micro-kernels that fit the registers and use them well."""
+def _tiles(fields: Mapping[str, Any], target: Target, size: Size, lanes: int) -> list[tuple[str, int, int]]:
+    """(form, rows, vectors) of micro-kernels that fit the registers and use them well."""
     have = target.vector_registers
-    best = {16: [(6, 2), (4, 2), (3, 3), (10, 1)], 32: [(14, 2), (12, 2), (8, 3), (9, 3), (6, 4)]}[have]
-    wide = max(1, have - 6)
-    out = []
+    good = {16: [(6, 2), (4, 2), (3, 3)], 32: [(14, 2), (12, 2), (9, 3), (8, 3), (6, 4)]}[have]
     total = size.segments * ceildiv(size.n, lanes)
-    for mr, vectors in best:
-        mr, vectors = min(mr, size.m), min(vectors, total)
-        if mr < best[0][0] and size.m < best[0][0]:  # few rows: spend the registers on columns
-            vectors = min(total, max(vectors, (wide - 1) // (mr + 1)))
-        if (mr, vectors) not in out and registers(mr, vectors) <= have:
-            out.append((mr, vectors))
-    return out
+    out: list[tuple[str, int, int]] = []
+    for mr, vectors in good:
+        if size.m < good[0][0]:  # few rows: spend the registers on columns
+            mr = min(mr, size.m)
+            vectors = max(vectors, (have - 3) // (mr + 1))
+        out.append(("outer", min(mr, size.m), min(vectors, total)))
+    if fields["layout"] == "NT" and size.m <= 32:
+        out += [("dot", mr, 1) for mr in (1, 2, 4) if mr <= size.m]
+    return list(dict.fromkeys(t for t in out if t[0] == "dot" or registers(t[1], t[2]) <= have))
 
 
-def _distinct(blocks: tuple[int, ...], limit: int) -> list[int]:
-    """Block sizes up to ``limit``, which is one of them."""
-    return [*(b for b in blocks if b < limit), *([limit] if limit <= 2 * blocks[-1] or len(blocks) > 4 else [])]
+def _packing(fields: Mapping[str, Any], plan: Plan) -> list[tuple[bool, bool]]:
+    """Which operands may be packed or left in place."""
+    if plan.dot:
+        return [(False, False)]
+    can_a, can_b = fields["layout"][0] in "NTS", fields["layout"][1] == "N" and not plan.tail
+    a = (False, True) if can_a and plan.size.m > 1 else (not can_a,)
+    return [(pa, pb) for pa in a for pb in ((False, True) if can_b else (True,))]
+
+
+def _up_to(blocks: tuple[int, ...], limit: int, most: int) -> list[int]:
+    """Block sizes below ``limit``, and ``limit`` itself unless it is more than ``most``."""
+    return [*(b for b in blocks if b < limit), *([limit] if limit <= most else [most])]
 
 
 def _splits(size: Size, target: Target, mr: int, nr: int, kc: int) -> list[tuple[int, int, int]]:
@@ -127,51 +134,85 @@ def _cycles(workload: Workload, config: Config, target: Target) -> dict[str, flo
     per_thread = ceildiv(p.units, target.threads)
     tiles, panels = p.unit_tiles, p.unit_panels
     k_unit = min(size.k, p.kc * p.unit_k_blocks)
-    rows = size.m / p.tiles
-    columns = p.total_vectors / p.panels
-    # the micro-kernel: multiply-adds against loads, and against their own latency
-    fma = max(rows * columns, float(LATENCY))
-    loads = columns + rows * 0.6
-    panel_bytes, a_bytes = p.kc * p.nr * elem, p.mc * p.mr * p.kc * elem
-    b_miss = 0.0 if panel_bytes <= 0.75 * target.l1_bytes else 0.12 * columns * elem / 4
-    if not config["pack_b"]:
-        row = size.n * elem
-        conflict = row % 4096 == 0 or (row % 2048 == 0 and p.kc > 64)
-        reuse = 1.0 if conflict else max(1.0, 0.25 * tiles)
-        b_miss = max(b_miss, (3.0 if conflict else 0.8 if row > 2048 else 0.2) * columns / reuse)
-    a_miss = 0.15 if a_bytes <= 0.6 * target.l2_bytes else 0.6
-    if not config["pack_a"]:
-        step = size.k * elem if layout[0] == "N" else size.m * elem
-        a_miss += 0.1 if layout[0] == "N" else 1.5 if step > 1024 else 0.3
-        a_miss += 0.5 if layout[0] == "N" and step % 4096 == 0 else 0.0
-    micro = (max(fma, loads) + b_miss + a_miss) * k_unit * tiles * panels
-    overhead = (TILE_OVERHEAD + rows * columns * 3.0) * tiles * panels
-    if p.k_blocks > 1:
-        overhead += rows * columns * 3.0 * (p.unit_k_blocks - 1) * tiles * panels * 2
-    # packing
+    rows, columns = size.m / p.tiles, p.total_vectors / p.panels
     n_unit = panels * p.nr
-    repeat = 1
-    pack_b = PACK[layout[1]] * elem / 4 * k_unit * n_unit * repeat if config["pack_b"] else 0.0
+    visits = tiles * panels
+    micro, overhead = _micro(p, layout, elem, rows, columns)
+    micro *= k_unit * visits
+    overhead *= visits * p.unit_k_blocks
+    # where B comes from: packed by this thread, or read in place; each M block reads it again
+    b_block = p.kc * p.nc * p.nr * elem
+    pack_b = stream_b = 0.0
+    passes = ceildiv(tiles, p.mc)
+    source = size.k * size.segments * size.n * elem
+    if config["pack_b"]:
+        source_reads = k_unit * n_unit * elem / _bandwidth(source, target)
+        pack_b = source_reads + _pack_cost(workload, layout[1]) * elem / 4 * k_unit * n_unit
+        stream_b = passes * k_unit * n_unit * elem / _bandwidth(b_block, target)
+    else:
+        stream_b = passes * k_unit * n_unit * elem / _bandwidth(source, target)
     pack_a = 0.0
     if config["pack_a"]:
         pack_a = PACK_A[layout[0]] * elem / 4 * size.batch * size.m * size.k / target.threads + LAUNCH
-    # A is read again for every N block, from wherever it fits
-    a_total = size.m * k_unit * elem
-    again = ceildiv(panels, p.nc) * a_total / (16 if a_total <= target.l3_bytes / 2 else 4)
-    epilogue = len([e for e in workload.fields["epilogue"].split(",") if e]) * 0.6 * tiles * rows * n_unit * elem / 4 / 4
+    # A comes from beyond L2 once for every N block, from L2 for every panel
+    a_total = tiles * rows * k_unit * elem
+    stream_a = ceildiv(panels, p.nc) * a_total / _bandwidth(size.m * size.k * elem, target)
+    names = [e for e in workload.fields["epilogue"].split(",") if e]
+    epilogue = (0.5 + 0.5 * len(names)) * tiles * rows * n_unit * elem / 4 / 4
     reduce = 0.0
     if p.splits[2] > 1:
-        reduce = LAUNCH + size.batch * size.m * size.segments * size.n * elem / 4 * (p.splits[2] + 1) * 0.6 / target.threads
+        reduce = LAUNCH + size.batch * size.m * size.segments * size.n * elem / 4 * (p.splits[2] + 1) * 0.4 / target.threads
     return {
         "micro": micro * per_thread,
         "overhead": overhead * per_thread,
         "pack_b": pack_b * per_thread,
+        "stream_b": stream_b * per_thread,
         "pack_a": pack_a,
-        "stream_a": again * per_thread,
+        "stream_a": stream_a * per_thread,
         "epilogue": epilogue * per_thread,
         "reduce": reduce,
         "launch": float(LAUNCH if p.threads > 1 else 0),
     }
+
+
+def _micro(p: Plan, layout: str, elem: int, rows: float, columns: float) -> tuple[float, float]:
+    """Cycles of a tile for one k, and once for a K block."""
+    if p.dot:
+        loads = (rows * p.lanes / max(1.0, p.lanes // max(1, p.mr)) + p.lanes) * LOAD
+        return max(rows * p.lanes, loads) / p.lanes, TILE_OVERHEAD + 40.0 * p.mr
+    fma = max(rows * columns, float(LATENCY))
+    loads = (columns + rows) * LOAD
+    cycles = max(fma, loads) + 0.05 * loads
+    target, config = p.target, p.config
+    if p.kc * p.nr * elem > 0.75 * target.l1_bytes:
+        cycles += 0.04 * columns * elem / 4
+    if p.mc * p.mr * p.kc * elem > 0.6 * target.l2_bytes:
+        cycles += 0.4
+    if not config["pack_b"]:
+        row = p.size.n * elem
+        conflict = row % 2048 == 0 and p.kc > 64
+        far = row > 1024 and p.kc > 32
+        cycles += columns * (1.2 if conflict else 0.4 if far else 0.05) / (1.0 if conflict else max(1.0, p.unit_tiles / 8))
+    if not config["pack_a"]:
+        step = (p.size.k if layout[0] == "N" else p.size.m) * elem
+        cycles += 0.05 * rows if layout[0] == "N" else 0.15 * rows if step <= 1024 else 0.4 * rows
+        cycles += 0.05 * rows if layout[0] == "N" and step % 4096 == 0 else 0.0
+    resume = rows * columns * 2.5 if p.k_blocks > 1 else 0.0
+    return cycles, TILE_OVERHEAD + rows * columns * 2.5 + resume
+
+
+def _bandwidth(bytes_: float, target: Target) -> float:
+    """Bytes a cycle from the level that holds an array of this size."""
+    return 24.0 if bytes_ <= 0.6 * target.l2_bytes else 10.0 if bytes_ <= 0.6 * target.l3_bytes / max(1, target.threads) else 3.5
+
+
+def _pack_cost(workload: Workload, layout: str) -> float:
+    """Cycles to pack one element of B; a gather by the length of its runs."""
+    if layout != "G" or "geometry" not in workload.fields:
+        return PACK[layout]
+    shapes = dict(item.split("=") for item in workload.fields["geometry"].split())
+    width = int(shapes["y"].split("x")[-1])
+    return 1.6 if "by_weight" in workload.op else 0.4 + (8.0 if width >= 8 else 12.0) / width
 
 
 @lru_cache(maxsize=1024)
@@ -201,7 +242,7 @@ def features(workload: Workload, config: Config, target: Target) -> np.ndarray:
     ratios = [
         size.m / (p.tiles * p.mr), size.n / (p.segment_vectors * p.lanes), p.total_vectors / (p.panels * p.vectors),
         p.units / (ceildiv(p.units, target.threads) * target.threads), size.k / (p.kc * p.k_blocks),
-        float(config["pack_a"]), float(config["pack_b"]),
+        float(p.dot), float(config["pack_a"]), float(config["pack_b"]),
         *(float(workload.fields["layout"][i] == x) for i in (0, 1) for x in "NTGP"),
         float(size.n * elem % 4096 == 0), float(size.k * elem % 4096 == 0), float(target.threads),
     ]  # fmt: skip

@@ -16,7 +16,7 @@ from typing import Any
 
 from tilegrad._base.tvm import ir, tirx, tvm_ffi
 from tilegrad.schedules.contraction.canonical import Contraction
-from tilegrad.schedules.contraction.pack import Block, Packer
+from tilegrad.schedules.contraction.pack import Block, Packer, transposed
 from tilegrad.schedules.contraction.plan import Plan, ceildiv, rows_before
 from tilegrad.schedules.contraction.tir import Memory, Stmt, bind, both, ramp, seq, when
 from tilegrad.schedules.stages import Expr, id_of, inline
@@ -30,7 +30,7 @@ class Nest:
     """Builds the scheduled kernel of one plan."""
 
     def __init__(self, contraction: Contraction, plan: Plan) -> None:
-        plan.check(contraction.direct_a, contraction.direct_b and not plan.tail)
+        plan.check(contraction.layout_a + contraction.layout_b)
         self.p, self.c = plan, contraction
         self.mem = Memory(contraction.index_dtype)
         self.pack = Packer(contraction, plan, self.mem)
@@ -190,6 +190,10 @@ class Nest:
         """All accumulators of one tile over one K block."""
         p = self.p
         a_addr, a_binds = self._a_address(batch, kb, k0, i)
+        if p.dot:
+            b_addr, b_binds = self._b_columns(batch, k0, panel)
+            body = self._by_rows(i, lambda rows: self._micro_dot(rows, k_extent, a_addr, b_addr, at, first))
+            return seq(a_binds, b_binds, body)
         b_addr, b_binds = self._b_address(t, batch, k0, panel, jr)
 
         def kernel(rows: int, vectors: int) -> Stmt:
@@ -243,6 +247,87 @@ class Nest:
                 stmts.append(stmt)
             bases.append(base)
         return (lambda v, k: (self.mem.view(read.source), bases[v] + k * k_step)), stmts
+
+    def _b_columns(self, batch: Expr, k0: Expr, panel: Expr) -> tuple[Address, list[Stmt]]:
+        """Where each of a vector's columns starts, for an operand that is contiguous along K."""
+        p, read, place = self.p, self.c.b.read, self.c.b.place
+        assert read is not None and place is not None
+        n_step = place.fused(self.c.n)
+        assert n_step is not None
+        zero = {x.var: self.mem.const(0) for x in (*self.c.n, *self.c.k)}
+        seg, e = self.pack.lane_env(panel)
+        start = self.mem.place(read.source, read.indices, zero | self.pack.env(batch=batch, segments=seg))
+        bases, stmts = [], []
+        for j in range(p.lanes):
+            column = tirx.min(e + j, self.mem.const(p.size.n - 1)) if p.tail else e + j
+            if j and not p.tail:
+                bases.append(bases[0] + j * n_step)
+                continue
+            base, stmt = bind(f"pb{j}", start + column * n_step + k0)
+            bases.append(base)
+            stmts.append(stmt)
+        return (lambda j, k: (self.mem.view(read.source), bases[j] + k)), stmts
+
+    def _micro_dot(self, rows: int, k_extent: int | Expr, a: Address, b: Address, at: Expr, first: Any) -> Stmt:
+        """rows x lanes sums of products of vectors along K, for operands that are both contiguous there.
+
+        As many columns at once as give one accumulator a lane; their lanes are added by turning the square of them.
+        """
+        p, lanes, acc_t = self.p, self.p.lanes, self.c.acc
+        columns = 1 << ((lanes // rows).bit_length() - 1)
+        zero = self.mem.const(0)
+        blank = tirx.Broadcast(tirx.const(0, acc_t), lanes)
+        whole = k_extent // lanes if isinstance(k_extent, int) else tirx.floordiv(k_extent, lanes)
+        left = k_extent - whole * lanes
+
+        def load(address: Address, i: int, k: Expr) -> Expr:
+            buffer, index = address(i, k)
+            return tirx.BufferLoad(buffer, [ramp(index, lanes)])
+
+        def group(j0: int) -> Stmt:
+            cells = [(r, j) for r in range(rows) for j in range(columns)]
+            acc = [tirx.decl_buffer((lanes,), acc_t, f"dot{r}_{j}") for r, j in cells]
+
+            def step(x: Expr) -> Stmt:
+                k = x * lanes
+                row_vars = [bind(f"a{r}", load(a, r, k)) for r in range(rows)]
+                out: list[Any] = [s for _, s in row_vars]
+                for j in range(columns):
+                    column, s = bind(f"b{j}", load(b, j0 + j, k))
+                    out.append(s)
+                    for r in range(rows):
+                        cell = acc[r * columns + j]
+                        total = tirx.BufferLoad(cell, [ramp(zero, lanes)]) + row_vars[r][0] * column
+                        out.append(tirx.BufferStore(cell, total, [ramp(zero, lanes)]))
+                return seq(out)
+
+            clear = [tirx.BufferStore(x, blank, [ramp(zero, lanes)]) for x in acc]
+            square = [tirx.BufferLoad(x, [ramp(zero, lanes)]) for x in acc] + [blank] * (lanes - len(acc))
+            turned, parts = transposed(square)
+            while len(parts) > 1:
+                parts = [x + y for x, y in zip(parts[::2], parts[1::2], strict=True)]
+            sums = tirx.decl_buffer((lanes,), acc_t, "sums")
+            keep = [tirx.BufferStore(sums, parts[0], [ramp(zero, lanes)])]
+            for n, (r, j) in enumerate(cells):
+                place = at + (r * p.nr + j0 + j)
+                value = tirx.BufferLoad(sums, [self.mem.const(n)])
+                fresh = tirx.BufferStore(self.partial, value, [place])
+                more = tirx.BufferStore(self.partial, tirx.BufferLoad(self.partial, [place]) + value, [place])
+                keep.append(when(first, fresh, more))
+            allocs = [tirx.AllocBuffer(x) for x in (*acc, sums)]
+            return seq(allocs, clear, self.mem.loop(whole, step, "k"), turned, keep)
+
+        def rest(k: Expr) -> Stmt:
+            out = []
+            for r in range(rows):
+                for j in range(lanes):
+                    x, y = (tirx.BufferLoad(buf, [i]) for buf, i in (a(r, whole * lanes + k), b(j, whole * lanes + k)))
+                    place = at + (r * p.nr + j)
+                    out.append(tirx.BufferStore(self.partial, tirx.BufferLoad(self.partial, [place]) + x * y, [place]))
+            return seq(out)
+
+        tail = None if isinstance(left, int) and left == 0 else self.mem.loop(left, rest, "k")
+        return seq([group(j0) for j0 in range(0, lanes, columns)], tail)
 
     def _micro(self, rows: int, vectors: int, k_extent: int | Expr, a: Address, b: Address, at: Expr, first: Any) -> Stmt:
         """rows x vectors accumulators: one load a vector of B, one broadcast a row of A, one multiply-add each."""

@@ -46,29 +46,40 @@ def slope(expr: Expr, var: tirx.Var) -> int | None:
     return None
 
 
-def moves_by(op: Operand, axes: Sequence[Iter], allowed: tuple[int, ...]) -> bool:
-    """Whether every read of ``op`` advances by one of the ``allowed`` strides along ``axes`` as one index, unguarded."""
+def moves_by(op: Operand, axes: Sequence[Iter], allowed: tuple[int, ...] | None) -> bool:
+    """Whether every read of ``op`` advances by an ``allowed`` stride (None: any) along ``axes`` as one index, unguarded."""
     names = {id_of(a.var) for a in axes if a.extent > 1}
     if any(id_of(v) in names for g in op.guards for v in variables(g)):
         return False
     for read in loads(op.expr):
         place = affine(flat(read.source, read.indices, "int64"))
-        if place is None or place.fused(axes) not in allowed:
+        step = None if place is None else place.fused(axes)
+        if step is None or (allowed is not None and step not in allowed):
             return False
     return True
 
 
 def style_of(c: Contraction) -> str:
-    """How B is packed: copied along N, transposed from K, gathered by rows of the innermost N axis, or element by element."""
+    """How B is packed.
+
+    copy: along N; transpose: vectors along K, turned in registers; rows: runs of the innermost N axis (a row of the
+    image), zeros outside the guards; columns: the same along the innermost K axis; scalar: element by element.
+    """
     if moves_by(c.b, c.n, (0, 1)):
         return "copy"
     if moves_by(c.b, c.k, (0, 1)) and not c.b.guards:
         return "transpose"
-    inner = c.n[-1].var if c.n else None
-    steps = [slope(flat(r.source, r.indices, "int64"), inner) for r in loads(c.b.expr)] if inner is not None else [None]
-    if None not in steps and all(_bound(g, inner) is not None for g in c.b.guards):
+    along_n = bool(c.n) and runs_along(c.b, c.n[-1])
+    along_k = bool(c.k) and runs_along(c.b, c.k[-1])
+    if along_n and (not along_k or c.n[-1].extent >= min(8, c.k[-1].extent)):
         return "rows"
-    return "scalar"
+    return "columns" if along_k else "scalar"
+
+
+def runs_along(op: Operand, axis: Iter) -> bool:
+    """Whether every read advances evenly along ``axis`` and every guard bounds it to an interval."""
+    steps = [slope(flat(r.source, r.indices, "int64"), axis.var) for r in loads(op.expr)]
+    return None not in steps and all(_bound(g, axis.var) is not None for g in op.guards)
 
 
 class Packer:
@@ -102,21 +113,74 @@ class Packer:
 
     def a_tile(self, target: Any, base: Expr, batch: Expr, row: Expr, rows: int, k0: Expr, k_extent: int | Expr) -> Stmt:
         """Pack ``rows`` rows from ``row``; element (k, r) goes to ``base + k * slots + r``."""
-        slots = self.p.slots
+        slots, op = self.p.slots, self.c.a
 
         def element(r: Expr, k: Expr) -> Stmt:
-            value = self.value(self.c.a, self.env(batch=batch, m=row + r, k=k0 + k))
+            value = self.value(op, self.env(batch=batch, m=row + r, k=k0 + k))
             return tirx.BufferStore(target, value, [base + k * slots + r])
 
-        if moves_by(self.c.a, self.c.k, (0, 1)) and not moves_by(self.c.a, self.c.m, (0, 1)):
-            return self.mem.loop(rows, lambda r: self.mem.loop(k_extent, lambda k: element(r, k), "k"), "r")
-        return self.mem.loop(k_extent, lambda k: seq([element(self.mem.const(r), k) for r in range(rows)]), "k")
+        if moves_by(op, self.c.m, (0, 1)) or not runs_along(op, self.c.k[-1]):
+            return self.mem.loop(k_extent, lambda k: seq([element(self.mem.const(r), k) for r in range(rows)]), "k")
+
+        def one_row(r: Expr) -> Stmt:
+            env, binds = self.named(self.env(batch=batch, m=row + r))
+            return seq(binds, self._k_runs(op, env, k0, k_extent, target, lambda k: base + k * slots + r))
+
+        return self.mem.loop(rows, one_row, "r")
+
+    def named(self, env: dict[Any, Expr]) -> tuple[dict[Any, Expr], list[Stmt]]:
+        """``env`` with every compound value held in a variable."""
+        out, binds = {}, []
+        for v, e in env.items():
+            if isinstance(e, tirx.IntImm | tirx.Var):
+                out[v] = e
+            else:
+                out[v], stmt = bind(v.name, e)
+                binds.append(stmt)
+        return out, binds
+
+    def _k_runs(
+        self, op: Operand, env: dict[Any, Expr], k0: Expr, k_extent: int | Expr, target: Any, at: Callable[[Expr], Expr]
+    ) -> Stmt:
+        """``target[at(k)] = op`` for one row or column over a K block, run by run of the longest even suffix of the K axes."""
+        mem, axes = self.mem, self.c.k
+        cut = len(axes) - 1
+        while cut > 0 and not op.guards and moves_by(op, axes[cut - 1 :], None):
+            cut -= 1
+        outer, inner = axes[:cut], axes[cut:]
+        width = 1
+        for x in inner:
+            width *= x.extent
+        k1 = k0 + k_extent
+
+        def run(q: Expr) -> Stmt:
+            here, binds = self.named(env | decompose(outer, q))
+            c0, s0 = bind("c0", tirx.max(k0 - q * width, mem.const(0)))
+            c1, s1 = bind("c1", tirx.min(k1 - q * width, mem.const(width)))
+            lo_e, hi_e = self._interval(op, axes[-1].var, here, c0, c1) if op.guards else (c0, c1)
+            lo, s2 = bind("lo", lo_e)
+            hi, s3 = bind("hi", hi_e)
+            shift, s4 = bind("shift", q * width - k0)
+
+            def put(x: Expr) -> Stmt:
+                return tirx.BufferStore(target, mem.flatten(op.expr, here | decompose(inner, x)), [at(shift + x)])
+
+            def fill(a: Expr, b: Expr) -> Stmt:
+                return mem.loop(b - a, lambda x: tirx.BufferStore(target, tirx.const(0, self.c.acc), [at(shift + a + x)]), "z")
+
+            body = mem.loop(hi - lo, lambda x: put(lo + x), "x")
+            return seq(binds, s0, s1, s2, s3, s4, [fill(c0, lo), body, fill(hi, c1)] if op.guards else body)
+
+        if not outer:
+            return run(mem.const(0))
+        first, s5 = bind("first", tirx.floordiv(k0, width))
+        return seq(s5, mem.loop(tirx.floordiv(k1 + (width - 1), width) - first, lambda q: run(first + q), "run"))
 
     # --- B: vectors ------------------------------------------------------------------------------------------
 
     def b_block(self, block: Block) -> Stmt:
         """Pack a block of B."""
-        return {"copy": self._copy, "transpose": self._transpose, "rows": self._rows, "scalar": self._scalar}[self.style](block)
+        return getattr(self, f"_{self.style}")(block)
 
     def _copy(self, q: Block) -> Stmt:
         def one(k: Expr, v: Expr) -> Stmt:
@@ -148,6 +212,19 @@ class Packer:
             return self.mem.loop(self.p.lanes, lane, "l")
 
         return self.mem.loop(q.vectors, lambda v: self.mem.loop(q.k_extent, lambda k: one(v, k), "k"), "v")
+
+    def _columns(self, q: Block) -> Stmt:
+        def one(v: Expr) -> Stmt:
+            seg, e = self.lane_env(q.v0 + v)
+
+            def lane(i: Expr) -> Stmt:
+                n = tirx.min(e + i, self.mem.const(self.p.size.n - 1)) if self.p.tail else e + i
+                env, binds = self.named(self.env(batch=q.batch, segments=seg, n=n))
+                return seq(binds, self._k_runs(self.c.b, env, q.k0, q.k_extent, q.target, lambda k: q.at(v, k) + i))
+
+            return self.mem.loop(self.p.lanes, lane, "l")
+
+        return self.mem.loop(q.vectors, one, "v")
 
     def _transpose(self, q: Block) -> Stmt:
         """Blocks of ``lanes`` x ``lanes``: vectors along K are read, turned in registers, written along N."""
@@ -195,15 +272,10 @@ class Packer:
         last = first + q.vectors * lanes
 
         def run(k_env: dict[Any, Expr], at: Expr, seg: Expr, e0: Expr, e1: Expr, row: Expr) -> Stmt:
-            env = k_env | decompose(outer, row) | self.env(batch=q.batch, segments=seg)
-            binds = []
-            for v, e in list(env.items()):
-                if not isinstance(e, tirx.IntImm | tirx.Var):
-                    env[v], stmt = bind(v.name, e)
-                    binds.append(stmt)
+            env, binds = self.named(k_env | decompose(outer, row) | self.env(batch=q.batch, segments=seg))
             c0, s0 = bind("c0", tirx.max(e0 - row * width, mem.const(0)))
             c1, s1 = bind("c1", tirx.min(e1 - row * width, mem.const(width)))
-            lo_e, hi_e = self._interval(env, c0, c1)
+            lo_e, hi_e = self._interval(c.b, c.n[-1].var, env, c0, c1)
             lo, s2 = bind("lo", lo_e)
             hi, s3 = bind("hi", hi_e)
             start, s4 = bind("start", at + seg * per + row * width - first)
@@ -241,10 +313,7 @@ class Packer:
 
         def one(k: Expr) -> Stmt:
             at, s0 = bind("at", q.at(mem.const(0), k))
-            k_env, binds = {}, []
-            for v, e in self.env(k=q.k0 + k).items():
-                k_env[v], stmt = bind(v.name, e)
-                binds.append(stmt)
+            k_env, binds = self.named(self.env(k=q.k0 + k))
             if self.p.size.segments == 1:
                 return seq(s0, binds, segment(k_env, at, mem.const(0)))
             s_first = tirx.floordiv(q.v0, self.p.segment_vectors)
@@ -253,11 +322,10 @@ class Packer:
 
         return mem.loop(q.k_extent, one, "k")
 
-    def _interval(self, env: dict[Any, Expr], c0: Expr, c1: Expr) -> tuple[Expr, Expr]:
-        """[lo, hi) of the innermost N axis within [c0, c1) where every guard holds."""
-        var = self.c.n[-1].var
+    def _interval(self, op: Operand, var: Any, env: dict[Any, Expr], c0: Expr, c1: Expr) -> tuple[Expr, Expr]:
+        """[lo, hi) of ``var`` within [c0, c1) where every guard of ``op`` holds."""
         lo, hi, tests = c0, c1, []
-        for g in self.c.b.guards:
+        for g in op.guards:
             kind, bound = _bound(g, var)  # type: ignore[misc]
             value = substitute(bound, env)
             if kind == "lo":

@@ -153,13 +153,30 @@ class Plan:
         """Row tiles of an M block."""
         return max(1, min(int(self.config["mc"]) // self.mr, self.unit_tiles))
 
-    def check(self, direct_a: bool, direct_b: bool) -> None:
-        """Raise ScheduleError when the accumulators do not fit the registers or an operand cannot be read in place."""
+    @property
+    def dot(self) -> bool:
+        """Whether vectors lie along K (both operands contiguous there) instead of along N."""
+        return self.config["form"] == "dot"
+
+    def check(self, layout: str) -> None:
+        """Raise ScheduleError when the accumulators do not fit the registers or an operand cannot be read as configured."""
+        if self.dot:
+            fits = (
+                layout == "NT"
+                and self.vectors == 1
+                and 1 <= self.mr <= 4
+                and not (self.config["pack_a"] or self.config["pack_b"])
+            )
+            if not fits:
+                raise ScheduleError(
+                    "contraction config", f"form dot of {layout}: {self.config}", "NT unpacked, mr 1 to 4, nr one vector"
+                )
+            return
         need = registers(self.mr, self.vectors)
         if need > self.target.vector_registers or self.mr < 1:
             have = f"at most {self.target.vector_registers}"
             raise ScheduleError("contraction config", f"mr {self.mr}, nr {self.nr}: {need} vector registers", have)
-        for name, direct in (("a", direct_a), ("b", direct_b)):
+        for name, direct in (("a", layout[0] in "NTS"), ("b", layout[1] == "N" and not self.tail)):
             if not self.config[f"pack_{name}"] and not direct:
                 raise ScheduleError("contraction config", f"pack_{name} false", "true for an operand that is not a plain matrix")
 

@@ -66,7 +66,7 @@ def run(inputs, outputs, config=None, arrays=None, target=TARGET):
 
 
 @pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
-@pytest.mark.parametrize("m, n, k", [(7, 5, 3), (64, 48, 40), (127, 255, 61)])
+@pytest.mark.parametrize("m, n, k", [(7, 5, 3), (127, 255, 61)])
 def test_layouts_and_tails(m, n, k, layout):
     inputs, out = product(m, n, k, layout)
     arrays, (got,) = run(inputs, [out])
@@ -87,12 +87,15 @@ def test_skinny_shapes(m, n, k):
         {"pack_a": False, "pack_b": True, "kc": 40, "split": [2, 1, 1]},
         {"pack_a": True, "kc": 13, "split": [1, 1, 2]},
         {"mr": 3, "nr": 24, "kc": 20, "split": [2, 2, 2], "pack_b": True},
+        {"form": "dot", "mr": 1, "nr": 8, "kc": 20, "split": [1, 2, 1], "pack_a": False, "pack_b": False},
+        {"form": "dot", "mr": 4, "nr": 8, "kc": 64, "split": [1, 1, 2], "pack_a": False, "pack_b": False},
     ],
 )
 def test_blocks_and_splits(config):
-    inputs, out = product(29, 43, 57, "NN")
+    layout = "NT" if config.get("form") == "dot" else "NN"
+    inputs, out = product(29, 43, 57, layout)
     arrays, (got,) = run(inputs, [out], config)
-    np.testing.assert_allclose(got, plain(arrays, "NN"), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(got, plain(arrays, layout), rtol=1e-4, atol=1e-4)
 
 
 def test_one_thread_count_gives_one_result():
@@ -202,7 +205,7 @@ def test_every_config_of_a_space_is_right():
     assert TEMPLATE.default(workload, TARGET) in space and 4 <= len(space) <= 2000
     widths = {len(TEMPLATE.features(workload, c, TARGET)) for c in space}
     assert len(widths) == 1 and all(TEMPLATE.estimate(workload, c, TARGET) > 0 for c in space)
-    for config in itertools.islice(space, 0, None, max(1, len(space) // 24)):
+    for config in itertools.islice(space, 0, None, max(1, len(space) // 12)):
         arrays, (got,) = run(inputs, [out], config)
         np.testing.assert_allclose(got, plain(arrays, "NN"), rtol=1e-4, atol=1e-4, err_msg=str(config))
 
