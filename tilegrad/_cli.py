@@ -151,6 +151,22 @@ def run(
     _model.run(directory, inputs, outputs, entry, threads, states, save_states)
 
 
+@app.command(epilog="Example: [bold]tilegrad explain model.py:step -o step.txt[/bold]")
+def explain(
+    model: Model,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="File to write instead of the terminal.")] = None,
+) -> None:
+    """Show MODEL on its way down: the graph, the module after each phase, the kernels, the calls over planned buffers."""
+    from tilegrad import _model
+
+    spec = _model.Spec.parse(model)
+    text = _model.explain(_model.load(spec))
+    if output is None:
+        typer.echo(text)
+    else:
+        output.write_text(text + "\n")
+
+
 @app.command()
 def demo(
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for libraries, log and curves.")] = Path("tilegrad-demo"),

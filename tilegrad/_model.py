@@ -146,6 +146,13 @@ def export(found: Any, output: Path, target: str | None, logs: Any, num_threads:
     runtime.export(library, output, values)
 
 
+def explain(found: Any) -> str:
+    """Every graph of ``found`` from the graph through every phase to kernel calls, as text."""
+    from tilegrad.relax_ext import pipeline
+
+    return "\n".join(pipeline.explain(graph, name) for name, graph in found.graphs.items())
+
+
 def run(
     directory: Path,
     inputs: Path,

@@ -39,7 +39,7 @@ def test_version_is_the_packages() -> None:
 
 def test_help_names_every_command_and_shows_examples() -> None:
     text = tilegrad("--help").stdout
-    for command in ("demo", "compile", "tune", "run", "tasks", "log", "cache", "doctor", "file.py:name", "Example:"):
+    for command in ("demo", "compile", "tune", "run", "tasks", "log", "explain", "cache", "doctor", "file.py:name", "Example:"):
         assert command in text
 
 

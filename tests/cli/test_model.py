@@ -110,6 +110,16 @@ def test_compile_and_run_a_graph_file(tmp_path: Path, rng: np.random.Generator) 
     np.testing.assert_array_equal(after["b"], states["b"])
 
 
+def test_explain_shows_every_stage(tmp_path: Path) -> None:
+    (tmp_path / "g.tgraph").write_text(affine().dumps())
+    shown = tilegrad("explain", "g.tgraph", cwd=tmp_path)
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert shown.stdout.index("R.matmul(x, W") < shown.stdout.index("T.prim_func") < shown.stdout.index("program main")
+    written = tilegrad("explain", "g.tgraph", "-o", "g.txt", cwd=tmp_path)
+    assert (written.returncode, written.stdout) == (0, "")
+    assert (tmp_path / "g.txt").read_text() == shown.stdout
+
+
 def test_several_entries_need_a_name() -> None:
     assert _model.pick_entry(["step"], None) == "step"
     assert _model.pick_entry(["step", "infer"], "infer") == "infer"
