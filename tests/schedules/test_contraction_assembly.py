@@ -1,0 +1,45 @@
+"""The micro-kernel in machine code: vectors only, no spills, on three register files. Nothing here is run."""
+
+import re
+
+import pytest
+
+from tests.schedules.test_contraction import product
+from tilegrad._base.target import Target
+from tilegrad._base.tvm import tvm
+from tilegrad.runtime.kernels import pointer_kernel
+from tilegrad.schedules.contraction import TEMPLATE
+from tilegrad.schedules.finish import finish
+from tilegrad.schedules.stages import create
+
+MACHINES = [  # target, multiply-add on vectors, the same on scalars, stack operand, least accumulators in flight
+    ("x86-64-v3", r"vfmadd\w+ps .*ymm", r"vfmadd\w+ss", r"\(%r[sb]p", 6 * 2),
+    ("skylake-avx512", r"vfmadd\w+ps .*zmm", r"vfmadd\w+ss", r"\(%r[sb]p", 6 * 4),
+    ("aarch64", r"fmla\s+v\d+\.4s", r"fmadd\s+s", r"\[sp", 6 * 4),
+]
+
+
+def _loops(text):
+    """Basic blocks that jump back to their own label."""
+    blocks = re.split(r"^(\.?L\w+):.*$", text, flags=re.M)
+    for label, body in zip(blocks[1::2], blocks[2::2], strict=True):
+        lines = body.splitlines()
+        ends = [i for i, line in enumerate(lines) if re.search(rf"\s(j\w+|b\.\w+|cbn?z)\s.*{re.escape(label)}\b", line)]
+        if ends:
+            yield [line.strip().replace("\t", " ") for line in lines[: ends[-1]]]
+
+
+@pytest.mark.parametrize("name, fma, scalar, stack, accumulators", MACHINES)
+def test_the_inner_loop_is_vectors_in_registers(name, fma, scalar, stack, accumulators):
+    target = Target.parse(name, 2)
+    inputs, out = product(14 * 18, 768, 256)
+    func = create([*inputs, out])
+    config = TEMPLATE.default(TEMPLATE.match(func), target)
+    scheduled = finish(TEMPLATE.apply(func, config, target), target)
+    text = tvm.compile(tvm.IRModule({"k": pointer_kernel(scheduled.func, "k")}), target=target.tvm).mod.inspect_source("asm")
+    assert "AllocWorkspace" not in text
+    hot = max(_loops(text), key=lambda lines: sum(bool(re.search(fma, line)) for line in lines))
+    count = sum(bool(re.search(fma, line)) for line in hot)
+    assert count >= accumulators, (config, hot)
+    assert not [line for line in hot if re.search(scalar, line)]
+    assert not [line for line in hot if re.search(stack, line)]
