@@ -77,6 +77,8 @@ def tune(
     seed: int = 0,
     progress: Listener | None = None,
     jobs: int | None = None,
+    rpc: str | None = None,
+    key: str | None = None,
     builder: Builder | None = None,
     runner: Runner | None = None,
 ) -> Report:
@@ -93,13 +95,17 @@ def tune(
     seed: determines the order of proposals.
     progress: called with an Event after each change.
     jobs: compilations at the same time; default: the usable cores. Nothing compiles while something is measured.
-    builder, runner: others than this machine's.
+    rpc, key: HOST:PORT of a TVM RPC tracker and the key of its devices that measure instead of this machine; the
+        target may be of another architecture. See docs/device-farm.md.
+    builder, runner: others than these.
 
     A kernel's config is never worse than its default: the winner must beat it by more than the spread of the
     measurements. Raises TuningError when no trial succeeds or the log cannot be written, Interrupted (a
     KeyboardInterrupt with the report) on Ctrl-C, TargetError when this machine cannot run the target's code.
     """
     limits = limits_of(trials, budget_s, effort)
+    if (rpc is None) != (key is None):
+        raise UsageError("tune", f"rpc={rpc!r} and key={key!r}", "both, or neither")
     path = settings.user_log() if log is None else log
     extra = [] if warm_start is None else [warm_start] if isinstance(warm_start, str | os.PathLike) else list(warm_start)
     tasks = tasks_in(what)
@@ -108,9 +114,9 @@ def tune(
     try:
         if not tasks:
             return Report((), log=str(path))
-        if runner is None:
+        if runner is None and rpc is None:
             _check_target(tasks)
-        builder, runner = _tools(builder, runner, jobs)
+        builder, runner = _tools(builder, runner, jobs, (rpc, key, tasks[0].target) if rpc is not None and key else None)
         notices = [] if cost_model.xgboost() is not None else [NO_XGBOOST]
         check = _whole(what, builder, runner)
         session = Session(
@@ -164,8 +170,12 @@ def _check_target(tasks: Sequence[Task]) -> None:
             raise TargetError("tune", got, "at most one thread a core", "Compile with num_threads=, or widen the affinity mask.")
 
 
-def _tools(builder: Builder | None, runner: Runner | None, jobs: int | None) -> tuple[Builder, Runner]:
+def _tools(
+    builder: Builder | None, runner: Runner | None, jobs: int | None, farm: tuple[str, str, Target] | None
+) -> tuple[Builder, Runner]:
+    """What is not given: this machine's compiler processes, and its runner or a farm's."""
     from tilegrad.tuner.builder import LocalBuilder
+    from tilegrad.tuner.rpc import RpcRunner
     from tilegrad.tuner.runner import LocalRunner
 
     if builder is None:
@@ -173,7 +183,11 @@ def _tools(builder: Builder | None, runner: Runner | None, jobs: int | None) -> 
     if runner is None:
         if not isinstance(builder, LocalBuilder):
             raise UsageError("tune, argument 'builder'", "a builder without a runner", "both, or neither")
-        runner = LocalRunner(builder.reference)
+        try:
+            runner = RpcRunner(*farm, builder.reference) if farm else LocalRunner(builder.reference)
+        except BaseException:
+            builder.close()
+            raise
     return builder, runner
 
 
@@ -192,8 +206,9 @@ def _roofline(tasks: Sequence[Task], builder: Builder, runner: Runner) -> Callab
     from tilegrad.tuner.builder import LocalBuilder
     from tilegrad.tuner.runner import LocalRunner
 
-    local = isinstance(builder, LocalBuilder) and isinstance(runner, LocalRunner)
-    peak = runner.peak(tasks[0].target, builder.folder) if local else None
+    peak = None
+    if isinstance(builder, LocalBuilder) and isinstance(runner, LocalRunner):
+        peak = runner.peak(tasks[0].target, builder.folder)
     return lambda task: least_seconds(task, peak)
 
 

@@ -61,6 +61,8 @@ def tune(
     threads: ThreadsOption = None,
     seed: Annotated[int, typer.Option("--seed", help="Determines the order of trials.")] = 0,
     jobs: Annotated[int | None, typer.Option("--jobs", min=1, help="Compilations at a time; default: the usable cores.")] = None,
+    rpc: Annotated[str | None, typer.Option("--rpc", metavar="HOST:PORT", help="Measure on devices of this RPC tracker.")] = None,
+    key: Annotated[str | None, typer.Option("--key", help="Which of the tracker's devices: all of one kind.")] = None,
     json: JsonOption = False,
     plot: Annotated[Path | None, typer.Option("--plot", help="SVG of the progress to write.")] = None,
 ) -> None:
@@ -71,6 +73,8 @@ def tune(
 
     if plot is not None and plot.suffix != ".svg":
         raise typer.BadParameter("the plot's name must end in .svg", param_hint="--plot")
+    if (rpc is None) != (key is None):
+        raise typer.BadParameter("--rpc and --key go together")
     show = listener("json", sys.stdout) if json else listener("auto")
     interrupted = False
     try:
@@ -84,6 +88,8 @@ def tune(
             seed=seed,
             progress=show,
             jobs=jobs,
+            rpc=rpc,
+            key=key,
         )
     except Interrupted as e:
         report, interrupted = e.report, True

@@ -1,4 +1,5 @@
 /* What one core can do at most: multiply-adds of full vectors in registers, and streaming reads from memory. */
+#define _POSIX_C_SOURCE 200809L
 #include <stddef.h>
 #include <time.h>
 

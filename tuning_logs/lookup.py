@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,6 +21,9 @@ from tilegrad.tuning_logs import files
 from tilegrad.tuning_logs.records import Line, Record, Verdict, canonical
 
 SOURCES = ("tuned", "shipped", "nearest", "default")
+EXACT = ("op", "layout", "dtypes")
+"""Fields of a workload that must be equal for its configs to be of use to another."""
+_NUMBER = re.compile(r"\d+")
 NEAREST_TRIED = 8
 """How many records of other shapes are offered to the caller's check before giving up."""
 
@@ -125,7 +129,8 @@ def _nearest_machine(group: Iterable[Known], target: Target) -> tuple[dict[str, 
 
 
 def distance(a: Mapping[str, Any], b: Mapping[str, Any]) -> float | None:
-    """How far apart two workloads' shapes are: the sum of |log2| ratios of their numbers, 1 for a different epilogue.
+    """How far apart two workloads' shapes are: the sum of |log2| ratios of their numbers (those inside texts, too), 1 for
+    a different epilogue.
 
     None when they are of different kinds (operator, layout, element types, rank, any other text).
     """
@@ -136,6 +141,8 @@ def distance(a: Mapping[str, Any], b: Mapping[str, Any]) -> float | None:
         x, y = a[name], b[name]
         if x == y:
             continue
+        if name in EXACT:
+            return None
         if name == "epilogue":
             total += 1.0
             continue
@@ -156,6 +163,9 @@ def _gap(x: Any, y: Any) -> float | None:
         return None if any(g is None for g in gaps) else math.fsum(g for g in gaps if g is not None)
     if isinstance(x, Mapping) and isinstance(y, Mapping):
         return distance(x, y)
+    if isinstance(x, str) and isinstance(y, str):  # a geometry such as "x=1x64x56x56 stride=1,1": text with numbers in it
+        same = _NUMBER.sub("#", x) == _NUMBER.sub("#", y)
+        return _gap([int(n) for n in _NUMBER.findall(x)], [int(n) for n in _NUMBER.findall(y)]) if same else None
     return 0.0 if x == y else None
 
 

@@ -124,3 +124,18 @@ def test_memory_bound_kernels_are_measured_cold():
     assert mode_of(t) == "hot"
     assert mode_of(replace(t, workload=replace(t.workload, bytes=1 << 26, flops=1 << 20))) == "cold"
     assert mode_of(replace(t, workload=replace(t.workload, bytes=1 << 26, flops=1 << 34))) == "hot"
+
+
+def test_the_peak_of_a_core_and_the_roofline(runner, tmp_path):
+    from dataclasses import replace
+
+    from tilegrad._base.target import Target
+    from tilegrad.tuner.peak import least_seconds
+
+    peak = runner.peak(Target.native(), tmp_path)
+    assert peak is not None and 1e9 < peak < 1e12
+    t = task(flops=10**9)
+    assert least_seconds(t, 1e10) == pytest.approx(0.05), "two threads"
+    wide = replace(t, workload=replace(t.workload, fields={"dtypes": ["f64", "f64", "f64"]}))
+    assert least_seconds(wide, 1e10) == pytest.approx(0.1)
+    assert least_seconds(t, None) is None and least_seconds(task(flops=0), 1e10) is None

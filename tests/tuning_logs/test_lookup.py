@@ -88,6 +88,9 @@ def test_distance():
     assert distance({"s": [1, 8], "flag": True}, {"s": [1, 2], "flag": True}) == pytest.approx(2.0)
     assert distance({"s": [1, 8]}, {"s": [8]}) is None
     assert distance({"flag": True}, {"flag": False}) is None
+    assert distance({"geometry": "x=1x64 pad=1:1"}, {"geometry": "x=4x64 pad=1:1"}) == pytest.approx(2.0)
+    assert distance({"geometry": "x=1x64"}, {"geometry": "x=1x64x2"}) is None
+    assert distance({"op": "conv2d"}, {"op": "conv3d"}) is None and distance(W, W | {"dtypes": ["f16"] * 3}) is None
 
 
 @dataclass
