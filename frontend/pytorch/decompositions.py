@@ -11,17 +11,30 @@ import torch
 from tilegrad.frontend.pytorch.table import load_rules, overload_name
 
 
+_EMPTY = torch.fx.Graph()
+
+
 def decompose(ep: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
     """The functional ATen graph that the rules are for."""
-    return ep.run_decompositions(dict(export_table()))
+    graphs = [getattr(module, "graph", _EMPTY) for module in ep.graph_module.modules()]
+    present = {overload_name(n.target) for graph in graphs for n in graph.nodes}
+    rules, table = load_rules(), {}
+    for op, f in _whole_table().items():
+        name = overload_name(op)
+        # Keeping a composite operator whole costs milliseconds, so only those that occur are kept.
+        if name not in rules or (_is_composite(op) and name not in present):
+            table[op] = f
+    return ep.run_decompositions(table)
 
 
 @cache
-def export_table() -> dict[Any, Callable[..., Any]]:
-    """For ``ExportedProgram.run_decompositions``: composite operators are kept where a rule exists."""
+def _whole_table() -> dict[Any, Callable[..., Any]]:
     # PyTorch's own composites win over the registered Python versions, which may leave views that cannot be made functional.
-    table = {**registered(), **dict(torch.export.default_decompositions())}
-    return {op: f for op, f in table.items() if overload_name(op) not in load_rules()}
+    return {**registered(), **dict(torch.export.default_decompositions())}
+
+
+def _is_composite(op: Any) -> bool:
+    return op.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd)
 
 
 @cache

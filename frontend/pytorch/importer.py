@@ -24,6 +24,10 @@ log = logging.getLogger(__name__)
 DTYPES = frozenset("bool uint8 int8 int16 int32 int64 float16 bfloat16 float32 float64".split())
 
 
+IGNORED = frozenset({"_assert_tensor_metadata.default"})
+"""Nodes that compute nothing: statements about types that our own inference checks anyway."""
+
+
 @dataclass
 class Imported:
     """An exported program as a Graph.
@@ -114,6 +118,7 @@ def _add_ports(builder: GraphBuilder, tape: Tape, ep: torch.export.ExportedProgr
 
     placeholders = {n.name: n for n in ep.graph.nodes if n.op == "placeholder"}
     ports = _Ports()
+    tied: dict[torch.Tensor, str] = {}
     for spec in sorted(ep.graph_signature.input_specs, key=lambda s: s.kind != InputKind.USER_INPUT):
         if not isinstance(spec.arg, TensorArgument):
             continue  # a Python number or string: already a constant of the graph
@@ -125,10 +130,12 @@ def _add_ports(builder: GraphBuilder, tape: Tape, ep: torch.export.ExportedProgr
             continue
         data = ep.state_dict[target] if target in ep.state_dict else ep.constants[target]
         ty = type_of(data, f"{spec.kind.name.lower()} '{target}'")
+        if spec.kind == InputKind.PARAMETER:  # tied weights come once, under their first name
+            target = tied.setdefault(data, target)
         if spec.kind == InputKind.CONSTANT_TENSOR:
             ports.values[name] = tape.value(constant(to_numpy(data), ty.dtype))
             continue
-        if target not in ports.states:  # tied weights come once
+        if target not in ports.states:
             ports.data[target] = to_numpy(data)
             ports.states[target] = builder.input(target, ty.shape, ty.dtype, "state")
             if spec.kind == InputKind.PARAMETER:
@@ -186,6 +193,8 @@ def emit_graph(tape: Tape, graph: torch.fx.Graph, values: Mapping[str, Value], r
             continue
         tape.where = user_line(node)
         name = overload_name(node.target)
+        if name in IGNORED:
+            continue
         if name is None:
             _python_node(node, env, unsupported)
         elif name not in rules:
@@ -214,7 +223,7 @@ def _python_node(node: torch.fx.Node, env: dict[str, Any], unsupported: Unsuppor
         if _ready(node, env):
             source, index = node.args
             env[node.name] = env[source.name][index]  # type: ignore[union-attr]
-    elif getattr(node.target, "__name__", "") not in ("_assert_tensor_metadata", "sym_constrain_range_for_size"):
+    else:
         unsupported.add(getattr(node.target, "__name__", str(node.target)), node)
 
 
