@@ -68,11 +68,14 @@ def expm1(x: Expr) -> Expr:
 
 
 def maximum(a: Expr, b: Expr) -> Expr:
-    """The larger of two; NaN when either is (as PyTorch's maximum, relu and max reductions)."""
+    """The larger of two; NaN when either is (as PyTorch's maximum, relu and max reductions).
+
+    By ``isnan``: TVM simplifies ``a != a`` to false, and ``max`` takes either operand.
+    """
     a, b = _expr(a), _expr(b)
     if not _is_float(a):
         return tirx.max(a, b)
-    return tirx.Select(tirx.Or(a > b, tirx.NE(a, a)), a, b)
+    return tirx.Select(tirx.Or(a > b, tirx.isnan(a)), a, b)
 
 
 def minimum(a: Expr, b: Expr) -> Expr:
@@ -80,7 +83,7 @@ def minimum(a: Expr, b: Expr) -> Expr:
     a, b = _expr(a), _expr(b)
     if not _is_float(a):
         return tirx.min(a, b)
-    return tirx.Select(tirx.Or(a < b, tirx.NE(a, a)), a, b)
+    return tirx.Select(tirx.Or(a < b, tirx.isnan(a)), a, b)
 
 
 def relu(x: Expr) -> Expr:

@@ -60,10 +60,6 @@ def _with_sign_of(magnitude: Expr, x: Expr) -> Expr:
     return _float(tirx.bitwise_or(_bits(magnitude), tirx.bitwise_and(_bits(x), i32(-0x80000000))))
 
 
-def _is_nan(x: Expr) -> Expr:
-    return tirx.NE(x, x)
-
-
 def _clamp(x: Expr, low: float, high: float, bind: Bind, const: Callable[[float], Expr] = f32) -> Expr:
     """``x`` within bounds; NaN stays."""
     x = bind(tirx.Select(x > const(high), const(high), x))
@@ -329,7 +325,7 @@ def pow(x: Expr, y: Expr, bind: Bind) -> Expr:
 
 
 def _is_whole(y: Expr, bind: Bind) -> Expr:
-    """Whether y is an integer; every |y| >= 2^23 is, infinity included."""
+    """Whether y is an integer; every |y| >= 2^23 is, infinity included. (NaN counts as one.)"""
     a = bind(_abs(y))
     small = bind(tirx.Select(a < f32(8388608.0), a, f32(0.0)))
-    return tirx.And(tirx.EQ(tirx.Cast("float32", tirx.Cast("int32", small)), small), tirx.EQ(a, a))
+    return tirx.EQ(tirx.Cast("float32", tirx.Cast("int32", small)), small)

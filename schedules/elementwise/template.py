@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math as pymath
+from collections.abc import Callable
 
 import numpy as np
 
@@ -83,9 +84,12 @@ class ElementwiseTemplate:
         outputs = []
         for shape, dtype in zip(workload.fields["shapes"], dtypes[len(inputs) :], strict=True):
             same = [x for x in inputs if list(map(int, x.shape)) == shape]
-            zero = tirx.const(0, dtype)
-            outputs.append(te.compute(shape, lambda *i, s=same, z=zero, t=dtype: sum((x(*i).astype(t) for x in s), z), name="y"))
+            outputs.append(te.compute(shape, _total(same, dtype), name="y"))
         return create([*inputs, *outputs])
+
+
+def _total(tensors: list[te.Tensor], dtype: str) -> Callable[..., tirx.Expr]:
+    return lambda *i: sum((x(*i).astype(dtype) for x in tensors), tirx.const(0, dtype))
 
 
 def group_by_shape(outputs: list[Stage]) -> list[list[Stage]]:

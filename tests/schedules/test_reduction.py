@@ -1,0 +1,166 @@
+"""The reduction template against NumPy in float64: axes, tails, fused passes, accuracy, determinism."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.schedules.kernels import TARGET, Kernel, normal, tensor
+from tilegrad._base.tvm import te, tirx, topi
+from tilegrad.schedules.reduction import TEMPLATE
+
+f32 = lambda v: tirx.const(v, "float32")  # noqa: E731
+
+
+def softmax(a: np.ndarray, axis: int = -1) -> np.ndarray:
+    a = a.astype("float64")
+    e = np.exp(a - a.max(axis, keepdims=True))
+    return e / e.sum(axis, keepdims=True)
+
+
+@pytest.mark.parametrize("axes", [(0,), (1,), (2,), (0, 1), (1, 2), (0, 2), (0, 1, 2)])
+@pytest.mark.parametrize("shape", [(5, 33, 17), (40, 41, 64)])
+def test_sums_over_any_axes(axes: tuple[int, ...], shape: tuple[int, ...]) -> None:
+    x = tensor(*shape)
+    a = normal(*shape)
+    kernel = Kernel([x], topi.sum(x, axes))
+    assert kernel.template.name == "reduction/1"
+    np.testing.assert_allclose(kernel(a), a.astype("float64").sum(axes), atol=2e-6 * np.sqrt(a.size))
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("kind", ["max", "min", "prod"])
+def test_other_reductions(kind: str, axis: int) -> None:
+    x = tensor(70, 90)
+    a = 1 + normal(70, 90) * np.float32(0.1)
+    got = Kernel([x], getattr(topi, kind)(x, axis))(a)
+    np.testing.assert_allclose(got, getattr(a.astype("float64"), kind)(axis), rtol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(1797, 10), (64, 1000), (2, 100_003), (1, 7)])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_softmax(shape: tuple[int, int], axis: int) -> None:
+    x = tensor(*shape)
+    a = normal(*shape) * 5
+    np.testing.assert_allclose(Kernel([x], topi.nn.softmax(x, axis))(a), softmax(a, axis), rtol=2e-5, atol=1e-9)
+
+
+def test_log_softmax_is_stable() -> None:
+    x = tensor(40, 100)
+    a = normal(40, 100) * 1000
+    want = a.astype("float64") - a.max(1, keepdims=True)
+    want -= np.log(np.exp(want).sum(1, keepdims=True))
+    np.testing.assert_allclose(Kernel([x], topi.nn.log_softmax(x))(a), want, rtol=1e-6, atol=1e-6)
+
+
+def test_statistics_and_their_use_in_one_kernel() -> None:
+    """A batch norm: mean and variance over three axes are outputs, and feed the third."""
+    x = tensor(4, 6, 9, 11)
+    n = f32(1 / (4 * 9 * 11))
+    mean = topi.multiply(topi.sum(x, (0, 2, 3), True), n)
+    centred = topi.subtract(x, mean)
+    var = topi.multiply(topi.sum(topi.multiply(centred, centred), (0, 2, 3), True), n)
+    kernel = Kernel([x], topi.multiply(centred, topi.rsqrt(topi.add(var, f32(1e-5)))), mean, var)
+    a = normal(4, 6, 9, 11) + 100
+    d = a.astype("float64")
+    m, v = d.mean((0, 2, 3), keepdims=True), d.var((0, 2, 3), keepdims=True)
+    for got, want in zip(kernel(a), ((d - m) / np.sqrt(v + 1e-5), m, v), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=2e-4)
+
+
+def test_reductions_in_two_directions() -> None:
+    x = tensor(64, 100)
+    y = topi.nn.relu(x)
+    a = normal(64, 100)
+    r = np.maximum(a, 0).astype("float64")
+    for got, want in zip(Kernel([x], y, topi.sum(y, 0), topi.sum(y, 1))(a), (r, r.sum(0), r.sum(1)), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+def test_a_reduction_of_a_reduction() -> None:
+    """The second sum runs over the first one's rows, so it starts when all of them are known."""
+    x = tensor(30, 40)
+    square = topi.sum(topi.multiply(x, x), 1)
+    total = topi.sqrt(topi.sum(square, 0))
+    a = normal(30, 40)
+    got = Kernel([x], topi.divide(x, total), total)(a)
+    norm = np.linalg.norm(a.astype("float64"))
+    np.testing.assert_allclose(got[1], norm, rtol=1e-6)
+    np.testing.assert_allclose(got[0], a / norm, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind,count", [("max", None), ("avg", True), ("avg", False)])
+def test_windows(kind: str, count: bool | None) -> None:
+    torch = pytest.importorskip("torch")
+    x = tensor(2, 3, 21, 34)
+    options = {} if count is None else {"count_include_pad": count}
+    kernel = Kernel([x], topi.nn.pool2d(x, [3, 3], [2, 2], [1, 1], [1, 1, 1, 1], kind, **options))
+    a = normal(2, 3, 21, 34)
+    pool = torch.nn.functional.max_pool2d if kind == "max" else torch.nn.functional.avg_pool2d
+    np.testing.assert_allclose(kernel(a), pool(torch.from_numpy(a), 3, 2, 1, **options).numpy(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("axis", [0, 1, (0, 1)])
+def test_sums_are_as_accurate_as_pairwise_ones(axis: int | tuple[int, int]) -> None:
+    shape = (1, 400_000) if axis == 1 else (400_000, 1) if axis == 0 else (500, 800)
+    a = np.random.default_rng(0).uniform(0, 1, shape).astype(np.float32)
+    want = a.astype("float64").sum(axis)
+    x = tensor(*shape)
+    got = Kernel([x], topi.sum(x, axis))(a)
+    pairwise = np.abs(a.reshape(-1).sum(dtype=np.float32) - want).max()
+    assert np.abs(got - want).max() <= max(4 * pairwise, 4 * np.spacing(np.float32(want.max())))
+
+
+def test_nan_and_infinity() -> None:
+    x = tensor(4, 50)
+    a = normal(4, 50)
+    a[0, 7], a[1, 49], a[2] = np.nan, np.inf, -np.inf
+    high, total = Kernel([x], topi.max(x, 1), topi.sum(x, 1))(a)
+    np.testing.assert_array_equal(high[:3], [np.nan, np.inf, -np.inf])
+    np.testing.assert_array_equal(total[:3], [np.nan, np.inf, -np.inf])
+
+
+def test_integers_booleans_and_doubles() -> None:
+    x, b, d = tensor(9, 300, dtype="int64"), tensor(9, 300, dtype="bool", name="b"), tensor(9, 300, dtype="float64", name="d")
+    rng = np.random.default_rng(0)
+    a, c, e = rng.integers(-9, 9, (9, 300)), rng.random((9, 300)) < 0.003, rng.standard_normal((9, 300))
+    np.testing.assert_array_equal(Kernel([x], topi.sum(x, 1))(a), a.sum(1))
+    np.testing.assert_array_equal(Kernel([b], topi.any(b, 1))(c), c.any(1))
+    np.testing.assert_allclose(Kernel([d], topi.sum(topi.exp(d), 0))(e), np.exp(e).sum(0), rtol=1e-14)
+
+
+def test_a_reduction_that_is_no_plain_one() -> None:
+    """A linear recurrence: y = y / 2 + x[k], in the order of k."""
+    x = tensor(20, 13)
+    step = te.comm_reducer(lambda y, v: y * f32(0.5) + v, lambda t: tirx.const(0, t), name="decay")
+    k = te.reduce_axis((0, 13), "k")
+    a = normal(20, 13)
+    want = np.zeros(20)
+    for j in range(13):
+        want = want / 2 + a[:, j]
+    np.testing.assert_allclose(Kernel([x], te.compute((20,), lambda i: step(x[i, k], axis=k), name="y"))(a), want, rtol=1e-5)
+
+
+def test_the_same_bits_every_time() -> None:
+    x = tensor(3, 50_000)
+    kernel = Kernel([x], topi.sum(topi.exp(x), 1))
+    a = normal(3, 50_000)
+    first = kernel(a)
+    for _ in range(5):
+        np.testing.assert_array_equal(kernel(a), first)
+
+
+def test_every_config_of_the_space_is_right() -> None:
+    x = tensor(300, 130)
+    kernel = Kernel([x], topi.nn.softmax(x))
+    assert kernel.template.default(kernel.workload, TARGET) in TEMPLATE.space(kernel.workload, TARGET)
+    a = normal(300, 130)
+    for config in TEMPLATE.space(kernel.workload, TARGET):
+        np.testing.assert_allclose(Kernel([x], topi.nn.softmax(x), config=config)(a), softmax(a), rtol=1e-5)
+
+
+def test_no_memory_is_allocated_in_the_kernel() -> None:
+    x = tensor(64, 3000)
+    kernel = Kernel([x], topi.nn.softmax(x))
+    assert kernel.done.scratch_bytes >= 3000 * 4
+    assert "AllocWorkspace" not in kernel.assembly
