@@ -20,14 +20,14 @@ def emulator(arch):
     for name in (f"qemu-{arch}", f"qemu-{arch}-static"):
         if path := shutil.which(name):
             return path
-    return pytest.skip(f"no qemu-{arch}: apt install qemu-user")
+    return pytest.skip(f"platform: no qemu-{arch}: apt install qemu-user")
 
 
 def cross_compiler(target):
     try:
         return toolchain.find(target).command
     except LibraryError as e:
-        return pytest.skip(str(e))
+        return pytest.skip(f"platform: {e}")
 
 
 @pytest.mark.parametrize("arch", ["aarch64", "riscv64"])
