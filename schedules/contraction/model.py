@@ -55,13 +55,12 @@ def _space(key: str, target: Target) -> tuple[Config, ...]:
     size = size_of(fields)
     lanes = max(1, target.vector_bytes // element_bytes(size.acc))
     columns = size.segments * ceildiv(size.n, lanes) * lanes
-    few = size.m <= 4
-    k_blocks = (16, 64, 256, 1024) if few else (128, 256, 384, 512, 1024)
+    k_blocks = (8, 16, 64, 256, 1024) if size.m <= 16 else (128, 256, 384, 512, 1024)
     out: dict[tuple[Any, ...], Config] = {}
     for form, mr, vectors in _tiles(fields, target, size, lanes):
         nr = vectors * lanes
         for kc in _up_to(k_blocks, size.k, 4096):
-            for nc in _up_to((128, 512), columns, 16384):
+            for nc in _up_to((128, 512), columns, 8192):
                 for mc in _up_to((96, 192), size.m, 2048):
                     for split in _splits(size, target, mr, nr, kc):
                         base: Config = {"form": form, "mr": mr, "nr": nr, "kc": kc, "nc": nc, "mc": mc, "split": list(split)}
@@ -184,15 +183,20 @@ def _micro(p: Plan, layout: str, elem: int, rows: float, columns: float) -> tupl
     loads = (columns + rows) * LOAD
     cycles = max(fma, loads) + 0.05 * loads
     target, config = p.target, p.config
-    if p.kc * p.nr * elem > 0.75 * target.l1_bytes:
-        cycles += 0.04 * columns * elem / 4
+    row = p.size.n * elem
+    in_place = not config["pack_b"]
+    panel = p.kc * (p.nr * elem + (64 if in_place and row % 64 else 0))  # rows that begin inside a line touch one more
+    if panel > 0.75 * target.l1_bytes:
+        cycles += 0.06 * columns * elem / 4
     if p.mc * p.mr * p.kc * elem > 0.6 * target.l2_bytes:
         cycles += 0.4
-    if not config["pack_b"]:
-        row = p.size.n * elem
-        conflict = row % 2048 == 0 and p.kc > 64
-        far = row > 1024 and p.kc > 32
-        cycles += columns * (1.2 if conflict else 0.4 if far else 0.05) / (1.0 if conflict else max(1.0, p.unit_tiles / 8))
+    if in_place:
+        if row % 2048 == 0 and p.kc > 64:  # the panel's lines share a few sets of L1
+            cycles += 1.2 * columns
+        if row >= 2048 and p.size.k * row > target.l2_bytes:  # each row is a stream of its own: prefetchers follow a few
+            cycles += columns * (0.0 if p.kc <= 8 else 1.0 if p.kc <= 16 else 3.5) / p.unit_tiles
+        if p.kc * min(1.0, row / 4096) > 64:  # more pages than the first-level TLB has entries
+            cycles += 0.8
     if not config["pack_a"]:
         step = (p.size.k if layout[0] == "N" else p.size.m) * elem
         cycles += 0.05 * rows if layout[0] == "N" else 0.15 * rows if step <= 1024 else 0.4 * rows
@@ -203,7 +207,7 @@ def _micro(p: Plan, layout: str, elem: int, rows: float, columns: float) -> tupl
 
 def _bandwidth(bytes_: float, target: Target) -> float:
     """Bytes a cycle from the level that holds an array of this size."""
-    return 24.0 if bytes_ <= 0.6 * target.l2_bytes else 10.0 if bytes_ <= 0.6 * target.l3_bytes / max(1, target.threads) else 3.5
+    return 24.0 if bytes_ <= 0.6 * target.l2_bytes else 10.0 if bytes_ <= 0.6 * target.l3_bytes / max(1, target.threads) else 6.0
 
 
 def _pack_cost(workload: Workload, layout: str) -> float:

@@ -119,7 +119,20 @@ class Packer:
             value = self.value(op, self.env(batch=batch, m=row + r, k=k0 + k))
             return tirx.BufferStore(target, value, [base + k * slots + r])
 
-        if moves_by(op, self.c.m, (0, 1)) or not runs_along(op, self.c.k[-1]):
+        if moves_by(op, self.c.m, (0, 1)):  # 6 rows are a vector of 4 and one of 2
+
+            def along_m(k: Expr) -> Stmt:
+                out, r = [], 0
+                while r < rows:
+                    width = 1 << ((rows - r).bit_length() - 1)
+                    out.append(
+                        self.mem.vector(width, lambda x, r=r: element(x + r, k)) if width > 1 else element(self.mem.const(r), k)
+                    )
+                    r += width
+                return seq(out)
+
+            return self.mem.loop(k_extent, along_m, "k")
+        if not runs_along(op, self.c.k[-1]):
             return self.mem.loop(k_extent, lambda k: seq([element(self.mem.const(r), k) for r in range(rows)]), "k")
 
         def one_row(r: Expr) -> Stmt:
