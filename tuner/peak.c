@@ -16,7 +16,7 @@ static double now(void) {
 }
 
 /* Floating-point operations a second: the best of some bursts. */
-double tilegrad_peak_flops(float one, float small) {
+__attribute__((visibility("default"))) double tilegrad_peak_flops(float one, float small) {
     vec a[CHAINS], m, b;
     double best = 0;
     for (int l = 0; l < LANES; ++l) m[l] = one, b[l] = small;

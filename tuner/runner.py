@@ -41,7 +41,7 @@ class LocalRunner:
     def __init__(self, reference: Callable[[Task], Path], timeout_s: float = 15.0) -> None:
         self._reference, self._timeout_s = reference, timeout_s
         self._process: Process | None = Process("tilegrad.tuner._run_worker", {"OMP_NUM_THREADS": "1"})
-        self._task: str | None = None
+        self._task: tuple[str, int] | None = None
         self._count = 0
 
     def _alive(self) -> Process:
@@ -55,12 +55,12 @@ class LocalRunner:
     def _ask(self, task: Task, do: str, timeout_s: float, **arguments: Any) -> dict[str, Any]:
         """A request to a process that knows the task."""
         process = self._alive()
-        if self._task != task.key:
+        if self._task != (task.key, task.target.threads):
             about = {"threads": task.target.threads, "mode": mode_of(task), "flush_bytes": 2 * task.target.l3_bytes}
             answer = process.ask("task", 60.0, reference=str(self._reference(task)), **about)
             if answer["status"] != "ok":
                 raise WorkerDied(answer.get("error", ""))
-            self._task = task.key
+            self._task = (task.key, task.target.threads)
         self._count += 1
         return process.ask(do, timeout_s, **arguments)
 
