@@ -36,7 +36,7 @@ UNDEFINED = re.compile(r"(new_)?empty")
 TOLERANCE = {"float32": (2e-4, 2e-5), "float64": (1e-7, 1e-9), "float16": (2e-2, 1e-3), "bfloat16": (5e-2, 1e-2)}
 """Relative and absolute, of values; gradients may differ ten times as much."""
 
-SECONDS_PER_OPERATOR = 60
+SECONDS_PER_OPERATOR = 240
 
 
 def main() -> None:
@@ -54,7 +54,8 @@ def main() -> None:
 
         serve(1 if a.quick else a.samples, ["float32"] if a.quick else ["float32", "float64"], TOLERANCE)
         return
-    names = [n for n in operators() if not a.only or n in a.only]
+    known = operators()
+    names = [n for n in a.only if n in known] if a.only else known
     rows = Pool(a).run(names, lambda row: print(json.dumps(row) if a.json else _line(row), flush=True))
     print(json.dumps({"summary": summary(rows)}))
 
@@ -84,7 +85,15 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _line(row: dict[str, Any]) -> str:
-    state = "ok" if row["claimed"] and row["passed"] == row["samples"] else "WRONG" if row["wrong"] else "part" if row["claimed"] else "no"
+    state = (
+        "ok"
+        if row["claimed"] and row["passed"] == row["samples"]
+        else "WRONG"
+        if row["wrong"]
+        else "part"
+        if row["claimed"]
+        else "no"
+    )
     return f"{state:6}{row['operator']:50}{row['passed']}/{row['samples']}  {row['notes'][0] if row['notes'] else ''}"
 
 
@@ -92,7 +101,16 @@ class Pool:
     """Worker processes that take one operator at a time; one that dies or hangs costs its operator and is replaced."""
 
     def __init__(self, a: argparse.Namespace) -> None:
-        self._command = [sys.executable, "-W", "ignore", "-m", "benchmarks.torch_conformance", "--worker", "--samples", str(a.samples)]
+        self._command = [
+            sys.executable,
+            "-W",
+            "ignore",
+            "-m",
+            "benchmarks.torch_conformance",
+            "--worker",
+            "--samples",
+            str(a.samples),
+        ]
         self._command += ["--quick"] if a.quick else []
         self._processes = a.processes
 

@@ -195,6 +195,8 @@ class _Planner:
             if out is not None:  # a result port may have the shape of a later reshape
                 name = self._view(self.place[out], tuple(int(d) for d in ty.shape))
             writes.append(name)
+        if not any(self.buffers[w].nbytes for w in writes):
+            return  # nothing to compute
         reads = [self._read(a) for a in node.args]
         func = node.func
         if {self.buffers[r].view_of or r for r in reads} & {

@@ -10,7 +10,6 @@ import torch
 
 from tilegrad.frontend.pytorch.table import load_rules, overload_name
 
-
 _EMPTY = torch.fx.Graph()
 
 

@@ -276,6 +276,6 @@ def type_of(meta: torch.Tensor, where: str) -> Type:
     if any(not isinstance(d, int) for d in meta.shape):
         raise ModelImportError(
             where, f"the symbolic shape {list(meta.shape)}", "static shapes",
-            "Export without dynamic_shapes, and avoid operators whose result's size depends on values (nonzero, boolean indexing).",
+            "Export without dynamic_shapes, and avoid results whose size depends on values (nonzero, x[mask]).",
         )  # fmt: skip
     return Type(tuple(meta.shape), dtype)

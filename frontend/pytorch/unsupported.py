@@ -34,7 +34,7 @@ class Unsupported:
             "from_torch",
             f"{len(lines)} unsupported operator(s):\n" + "\n".join(lines) + "\n",
             "the operators of docs/pytorch.md",
-            "Rewrite those lines with supported operators, or add a rule: @aten('<operator>') from tilegrad.frontend.pytorch.table",
+            "Rewrite those lines, or add a rule: @aten('<operator>') from tilegrad.frontend.pytorch.table",
         )
 
 

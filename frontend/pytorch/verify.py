@@ -51,8 +51,10 @@ class Verification:
     def __str__(self) -> str:
         bad = self.first_difference
         if bad is None:
-            return f"{len(self.stages)} operators agree with PyTorch, largest difference {max((s.difference for s in self.stages), default=0):.2g}"
-        return f"{bad.operator} at {bad.where} ({bad.node}) differs from PyTorch by {bad.difference:.3g}; {sum(not s.ok for s in self.stages)} do"
+            worst = max((s.difference for s in self.stages), default=0.0)
+            return f"{len(self.stages)} operators agree with PyTorch, largest difference {worst:.2g}"
+        others = sum(not s.ok for s in self.stages) - 1
+        return f"{bad.operator} at {bad.where} ({bad.node}) differs from PyTorch by {bad.difference:.3g}; so do {others} after it"
 
 
 class _Recorder(torch.fx.Interpreter):
@@ -125,7 +127,9 @@ def _comparable(ep: torch.export.ExportedProgram, nodes: dict[str, Any], expecte
         if n.op != "call_function":
             continue
         tags = getattr(n.target, "tags", ())
-        drawn = torch.Tag.nondeterministic_seeded in tags and n.args[1:] and not (overload_name(n.target) or "").startswith("empty")
+        drawn = (
+            torch.Tag.nondeterministic_seeded in tags and n.args[1:] and not (overload_name(n.target) or "").startswith("empty")
+        )
         if drawn or any(i.name in random for i in n.all_input_nodes):
             random.add(n.name)
         elif isinstance(nodes.get(n.name), Value) and n.name in expected:
@@ -146,5 +150,3 @@ def _stage(node: torch.fx.Node, got: np.ndarray, want: torch.Tensor, rtol: float
     limit = max(rtol, 2e-2) if want.dtype in (torch.float16, torch.bfloat16) else rtol
     name = overload_name(node.target) or getattr(node.target, "__name__", str(node.target))
     return Stage(name, node.name, user_line(node) or "?", worst, bool(worst <= limit))
-
-

@@ -81,7 +81,15 @@ class SqueezeExcite(nn.Module):
 
 class _InvertedResidual(nn.Module):
     def __init__(
-        self, inside: int, expanded: int, out: int, kernel: int, stride: int, act: type[nn.Module], squeeze: nn.Module | None, eps: float
+        self,
+        inside: int,
+        expanded: int,
+        out: int,
+        kernel: int,
+        stride: int,
+        act: type[nn.Module],
+        squeeze: nn.Module | None,
+        eps: float,
     ) -> None:
         super().__init__()
         self.residual = stride == 1 and inside == out
@@ -127,7 +135,15 @@ class MobileNetV3(nn.Module):
         return self.head(self.features(x).mean((2, 3)))
 
 
-_B0 = ((1, 3, 1, 16, 1), (6, 3, 2, 24, 2), (6, 5, 2, 40, 2), (6, 3, 2, 80, 3), (6, 5, 1, 112, 3), (6, 5, 2, 192, 4), (6, 3, 1, 320, 1))
+_B0 = (
+    (1, 3, 1, 16, 1),
+    (6, 3, 2, 24, 2),
+    (6, 5, 2, 40, 2),
+    (6, 3, 2, 80, 3),
+    (6, 5, 1, 112, 3),
+    (6, 5, 2, 192, 4),
+    (6, 3, 1, 320, 1),
+)
 
 
 class EfficientNet(nn.Module):
@@ -199,7 +215,9 @@ class GPT(nn.Module):
 
 
 class LSTM(nn.Module):
-    def __init__(self, vocabulary: int = 20, width: int = 12, layers: int = 2, classes: int = 5, bidirectional: bool = True) -> None:
+    def __init__(
+        self, vocabulary: int = 20, width: int = 12, layers: int = 2, classes: int = 5, bidirectional: bool = True
+    ) -> None:
         super().__init__()
         self.embed = nn.Embedding(vocabulary, width)
         self.lstm = nn.LSTM(width, width, layers, batch_first=True, bidirectional=bidirectional)
@@ -212,7 +230,9 @@ class LSTM(nn.Module):
 class ViT(nn.Module):
     """ViT-b-16 with ``image=224, patch=16, width=768, heads=12, layers=12, classes=1000``."""
 
-    def __init__(self, image: int = 16, patch: int = 4, width: int = 16, heads: int = 2, layers: int = 2, classes: int = 5) -> None:
+    def __init__(
+        self, image: int = 16, patch: int = 4, width: int = 16, heads: int = 2, layers: int = 2, classes: int = 5
+    ) -> None:
         super().__init__()
         self.patches = nn.Conv2d(3, width, patch, patch)
         self.token = nn.Parameter(torch.randn(1, 1, width) * 0.02)
@@ -229,7 +249,12 @@ class ViT(nn.Module):
 
 def _double(inside: int, out: int) -> nn.Sequential:
     return nn.Sequential(
-        nn.Conv2d(inside, out, 3, padding=1), nn.GroupNorm(4, out), nn.ReLU(), nn.Conv2d(out, out, 3, padding=1), nn.GroupNorm(4, out), nn.ReLU()
+        nn.Conv2d(inside, out, 3, padding=1),
+        nn.GroupNorm(4, out),
+        nn.ReLU(),
+        nn.Conv2d(out, out, 3, padding=1),
+        nn.GroupNorm(4, out),
+        nn.ReLU(),
     )
 
 

@@ -91,9 +91,7 @@ class AdvancedIndex:
         self.axes = [i for i, index in enumerate(indices) if index is not None]
         found = [index for index in indices if index is not None]
         if any(i.dtype in ("bool", "uint8") for i in found):
-            raise Cannot(
-                "boolean indices select a number of elements that depends on values: use torch.where or multiplication by the mask"
-            )
+            raise Cannot("boolean indices select a number of elements that depends on values: use torch.where")
         self.index_shape = np.broadcast_shapes(*(i.shape for i in found))
         self.rest = [a for a in range(len(shape)) if a not in self.axes]
         self.order = [*self.axes, *self.rest]
@@ -165,6 +163,7 @@ def take_along_dim(k: Lowering, x: Value, indices: Value, dim: int | None = None
 
 _DATA_DEPENDENT = "the result's size depends on values; tilegrad's shapes are static. Use a mask with torch.where instead"
 refuse(
-    _DATA_DEPENDENT, "nonzero", "masked_select", "_unique2", "unique_consecutive", "unique_dim", "repeat_interleave.Tensor", "argwhere",
+    _DATA_DEPENDENT, "nonzero", "masked_select", "_unique2", "unique_consecutive", "unique_dim",
+    "repeat_interleave.Tensor", "argwhere",
     "item", "_local_scalar_dense", "bincount",
 )  # fmt: skip

@@ -166,8 +166,9 @@ def _pieces(k: Lowering, x: Value, axis: int, sizes: Sequence[int]) -> list[Valu
     return [sliced(k, x, axis, a, b) for a, b in zip(starts, starts[1:], strict=False)]
 
 
-@aten("split.Tensor", "split_copy.Tensor", "unsafe_split.Tensor", "chunk", "unsafe_chunk", "split_with_sizes", "split_with_sizes_copy",
-      "unsafe_split_with_sizes", "split.sizes", "tensor_split.sections", "tensor_split.indices")  # fmt: skip
+@aten("split.Tensor", "split_copy.Tensor", "unsafe_split.Tensor", "chunk", "unsafe_chunk", "split_with_sizes",
+      "split_with_sizes_copy", "unsafe_split_with_sizes", "split.sizes", "tensor_split.sections",
+      "tensor_split.indices")  # fmt: skip
 def split(k: Lowering, x: Value, how: Any, dim: int = 0) -> list[Value]:
     axis = axis_of(dim, x.ndim)
     return _pieces(k, x, axis, [t.shape[axis] for t in k.types if t is not None])

@@ -16,6 +16,7 @@ from tilegrad.frontend.pytorch.lowering import Lowering
 from tilegrad.frontend.pytorch.table import aten, refuse
 from tilegrad.relax_ext.vjp.values import F, Value
 
+
 def uniform(k: Lowering, shape: tuple[int, ...], dtype: str) -> Value:
     """Uniform in [0, 1), a stream of its own."""
     state, stream = k.random.draw()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from tilegrad.frontend.pytorch.aten.pointwise import expm1_of
 from tilegrad.frontend.pytorch.lowering import Lowering
 from tilegrad.frontend.pytorch.table import aten
 from tilegrad.relax_ext.vjp.values import F, Value
@@ -24,6 +23,11 @@ def log10(k: Lowering, x: Value) -> Value:
 @aten("exp2")
 def exp2(k: Lowering, x: Value) -> Value:
     return k.narrow(F.exp(k.wide(x) * math.log(2)))
+
+
+def expm1_of(k: Lowering, x: Value) -> Value:
+    """exp(x) - 1 without cancellation: 2 exp(x / 2) sinh(x / 2), by tanh(x / 2) (exp(x) + 1)."""
+    return F.tanh(x * 0.5) * (F.exp(x) + 1.0)
 
 
 @aten("expm1")
@@ -107,10 +111,13 @@ def erfinv(k: Lowering, x: Value) -> Value:
     return k.narrow(F.where(inside, y, edge))
 
 
-_GILES_NEAR = (2.81022636e-08, 3.43273939e-07, -3.5233877e-06, -4.39150654e-06, 0.00021858087, -0.00125372503, -0.00417768164, 0.246640727,
+_GILES_NEAR = (2.81022636e-08, 3.43273939e-07, -3.5233877e-06, -4.39150654e-06, 0.00021858087, -0.00125372503, -0.00417768164,
+               0.246640727,
                1.50140941)  # fmt: skip
-_GILES_FAR = (-0.000200214257, 0.000100950558, 0.00134934322, -0.00367342844, 0.00573950773, -0.0076224613, 0.00943887047, 1.00167406,
+_GILES_FAR = (-0.000200214257, 0.000100950558, 0.00134934322, -0.00367342844, 0.00573950773, -0.0076224613, 0.00943887047,
+              1.00167406,
               2.83297682)  # fmt: skip
+
 
 def _log_gamma_positive(x: Value) -> Value:
     """Stirling's series at x + 8, taken back by log of the product x (x+1) ... (x+7)."""
