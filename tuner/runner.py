@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import math
+import os
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -30,6 +34,15 @@ def mode_of(task: Task) -> Literal["hot", "cold"]:
     w, target = task.workload, task.target
     streams = w.bytes > target.l2_bytes * target.threads and w.flops < COLD_INTENSITY * w.bytes
     return "cold" if streams else "hot"
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """Wait for other tuning sessions of this user on this machine: they measure in turns, never at the same time."""
+    path = Path(tempfile.gettempdir()) / f"tilegrad-measuring-{os.getuid()}.lock"
+    with open(path, "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 class LocalRunner:
@@ -62,7 +75,8 @@ class LocalRunner:
                 raise WorkerDied(answer.get("error", ""))
             self._task = (task.key, task.target.threads)
         self._count += 1
-        return process.ask(do, timeout_s, **arguments)
+        with alone():
+            return process.ask(do, timeout_s, **arguments)
 
     def _outcome(self, task: Task, path: str, best_s: float | None) -> Outcome:
         try:
@@ -100,7 +114,9 @@ class LocalRunner:
     def profile(self, threads: int, paths: Sequence[str]) -> list[list[list[tuple[str, float]]]] | None:
         """Per library and round, (kernel, seconds) of every call of a whole program; None where it does not run."""
         try:
-            answer = self._alive().ask("profile", PROFILE_TIMEOUT_S, paths=list(paths), threads=threads)
+            process = self._alive()
+            with alone():
+                answer = process.ask("profile", PROFILE_TIMEOUT_S, paths=list(paths), threads=threads)
         except (WorkerTimeout, WorkerDied) as e:
             answer = {"status": "crash", "error": str(e)}
         self._task = None  # the process may have taken other cores
