@@ -15,6 +15,7 @@ from tilegrad.relax_ext import build_cache
 from tilegrad.relax_ext.graph import Graph
 from tilegrad.relax_ext.pipeline import lower
 from tilegrad.runtime.program import Program
+from tilegrad.schedules.finish import finish
 
 log = logging.getLogger(__name__)
 
@@ -87,6 +88,17 @@ def build_graphs(
     build.programs = programs
     log.info("%s", build.summary())
     return build
+
+
+def plain_recipe(
+    graphs: Mapping[str, Graph], target: str | dict[str, Any] | Target = "native", prefix: str = "tg"
+) -> runtime.Recipe:
+    """The Graphs with every kernel as plain serial loops: what ``runtime.export(..., plain=...)`` writes as C source."""
+    machine = Target.parse(target, 1)
+    programs = {name: lower(graph, name) for name, graph in graphs.items()}
+    funcs = {name: func for p in programs.values() for name, func in p.kernels.items()}
+    kernels = {name: finish(schedules.Scheduled(func), machine) for name, func in funcs.items()}
+    return runtime.Recipe(programs, kernels, machine, prefix)
 
 
 def _schedule(

@@ -69,7 +69,7 @@ class Recipe:
         path = cache.get(f"libraries/{key}.so")
         if path is None:
             path = cache.put(f"libraries/{key}.so", self._link())
-            log.info("built %s (%d kernels) in %.2f s", path, len(self._used), time.perf_counter() - start)
+            log.info("built %s (%d kernels) in %.2f s", path, len(self.used), time.perf_counter() - start)
         return Library(path, self.manifest, lambda: self)
 
     def static_library(self) -> bytes:
@@ -81,7 +81,8 @@ class Recipe:
         return elf.archive({name: elf.rename(data, names) for name, data in members.items()})
 
     @cached_property
-    def _used(self) -> dict[str, Any]:
+    def used(self) -> dict[str, Any]:
+        """The kernels that are called."""
         used = {c.kernel for p in self.programs.values() for c in p.calls}
         chosen = {name: k for name, k in self.kernels.items() if name in used}
         _check_arguments(self.programs, chosen)
@@ -95,17 +96,18 @@ class Recipe:
         return manifests.make(self.programs, self.target, self.prefix, tvm.__version__)
 
     @cached_property
-    def _symbols(self) -> dict[str, emit.Kernel]:
-        return objects.symbols(self._used, self.target)
+    def symbols(self) -> dict[str, emit.Kernel]:
+        """Their symbols and scratch."""
+        return objects.symbols(self.used, self.target)
 
     @cached_property
     def _source(self) -> emit.Source:
         manifest = self.manifest  # first, because it checks names and states
-        return emit.emit(self.programs, self._symbols, manifest)
+        return emit.emit(self.programs, self.symbols, manifest)
 
     def _objects(self, work: Path) -> list[Path]:
         """Objects of the tables (in ``work``), the runtime and the kernels."""
-        compiled = objects.compile_all(self._used, self._symbols, self.target)
+        compiled = objects.compile_all(self.used, self.symbols, self.target)
         compiler = toolchain.find(self.target)
         runtime = _runtime_object(compiler, self.target, self.cflags)
         (work / "tables.c").write_text(self._source.text)

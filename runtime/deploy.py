@@ -14,9 +14,9 @@ import numpy as np
 from tilegrad._base.errors import LibraryError, ShapeError, UsageError
 from tilegrad._base.target import Target
 from tilegrad.runtime import elf, safetensors
+from tilegrad.runtime.contents import MANIFEST, PARAMETERS, checked_states, checksum
 from tilegrad.runtime.library import Context, Library
 from tilegrad.runtime.manifest import ABI
-from tilegrad.runtime.package import MANIFEST, PARAMETERS, checked_states, checksum
 
 
 class Loaded:

@@ -13,8 +13,9 @@ from tilegrad._base.errors import LibraryError
 from tilegrad._base.target import Target
 from tilegrad.runtime import cache
 from tilegrad.runtime.emit import Kernel
+from tilegrad.runtime.lowering import pipeline_for
 
-OBJECT_VERSION = 2
+OBJECT_VERSION = 3
 """Counts changes in how objects are made; older cache entries are then no longer found."""
 
 _HEAP = "Unknown device id"
@@ -55,7 +56,8 @@ def _compile(name: str, func: Any, symbol: str, llvm: Any) -> bytes:
     from tilegrad._base.tvm import tvm
 
     try:
-        library = tvm.compile(tvm.IRModule({symbol: pointer_kernel(func, symbol)}), target=llvm)
+        module = tvm.IRModule({symbol: pointer_kernel(func, symbol)})
+        library = tvm.compile(module, target=llvm, tir_pipeline=pipeline_for(func))
     except Exception as e:  # TVM's errors have no common type; the kernel's name is what the reader needs
         if _HEAP in str(e):
             hint = "Schedule it with schedules.schedule."

@@ -7,16 +7,17 @@ import json
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tilegrad._base.errors import DTypeError, LibraryError, ShapeError, UsageError
-from tilegrad.runtime import cache, example, header, safetensors, wrapper
+from tilegrad._base.errors import LibraryError
+from tilegrad.runtime import amalgam, cache, example, header, safetensors, wrapper
+from tilegrad.runtime.contents import MANIFEST, PARAMETERS, checked_states, checksum
 from tilegrad.runtime.library import Library
-from tilegrad.runtime.program import numpy_dtype
 
-MANIFEST, PARAMETERS = "manifest.json", "parameters.safetensors"
+if TYPE_CHECKING:
+    from tilegrad.runtime.builder import Recipe
 
 
 def export(
@@ -26,6 +27,7 @@ def export(
     *,
     prefix: str | None = None,
     notes: Mapping[str, str] | None = None,
+    plain: Recipe | None = None,
 ) -> Path:
     """Write ``library`` as a package and return its directory.
 
@@ -34,6 +36,9 @@ def export(
     states: values of the library's states and hyperparameters by name; hyperparameters not given are zero.
     prefix: what the C functions, the files and the CMake targets are called; default: the library's own.
     notes: a sentence, such as meaning and unit, for the header; by name of a port, state or entry.
+
+    plain: the same entries with kernels as plain loops (``relax_ext.driver.plain_recipe``); adds ``<prefix>.c``, the whole
+        library as one file of C.
 
     The package: ``lib<prefix>.so``, ``lib<prefix>.a``, ``<prefix>.h``, ``<prefix>.hpp``, ``parameters.safetensors``,
     ``manifest.json`` with checksums, ``main.c`` and ``CMakeLists.txt``.
@@ -59,6 +64,8 @@ def export(
         "main.c": example.example(library.manifest).encode(),
         "CMakeLists.txt": example.cmake(library.manifest).encode(),
     }
+    if plain is not None:
+        contents[f"{name}.c"] = amalgam.c_source(plain.with_prefix(name)).encode()
     out = Path(directory)
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -71,33 +78,6 @@ def export(
     contents[PARAMETERS] = (out / PARAMETERS).read_bytes()
     manifest = {**library.manifest, "files": {file: _described(data) for file, data in contents.items()}}
     _write(out / MANIFEST, (json.dumps({**manifest, "checksum": checksum(manifest)}, indent=1) + "\n").encode())
-    return out
-
-
-def checksum(manifest: Mapping[str, Any]) -> str:
-    """SHA-256 of the manifest without its own checksum."""
-    plain = {k: v for k, v in manifest.items() if k != "checksum"}
-    return hashlib.sha256(json.dumps(plain, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
-
-
-def checked_states(manifest: Mapping[str, Any], given: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """``given`` in the manifest's order, with zeros for hyperparameters that are missing. Raises as ``export`` does."""
-    known = {s["name"]: s for s in manifest["states"]}
-    if unknown := sorted(set(given) - set(known)):
-        raise UsageError("states", f"unknown {', '.join(map(repr, unknown))}", f"names among {', '.join(known) or 'none'}")
-    out = {}
-    for name, s in known.items():
-        dtype, shape = np.dtype(numpy_dtype(s["dtype"])), tuple(s["shape"])
-        if name not in given and s["role"] == "state":
-            raise UsageError("states", f"no {name!r}", f"an array {s['dtype']}{s['shape']}")
-        array = np.asarray(given.get(name, np.zeros(shape, dtype)))
-        if array.shape != shape:
-            raise ShapeError(f"state '{name}'", f"shape {array.shape}", f"{shape}")
-        if s["dtype"] == "bfloat16" and array.dtype.name == "bfloat16":
-            array = array.view(np.uint16)
-        if array.dtype != dtype:
-            raise DTypeError(f"state '{name}'", f"dtype {array.dtype}", s["dtype"])
-        out[name] = array
     return out
 
 

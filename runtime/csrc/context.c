@@ -16,7 +16,9 @@ static pthread_mutex_t freed_lock = PTHREAD_MUTEX_INITIALIZER;
 #define UNLOCK() ((void)0)
 #endif
 
+#ifndef TG_AMALGAMATION
 TG_THREAD_LOCAL tgrt_context *tgrt_current;
+#endif
 
 /* Why the last tgrt_context_create of this thread returned NULL. */
 static TG_THREAD_LOCAL char creation_error[512];
@@ -34,7 +36,7 @@ void tgrt_set_error(tgrt_context *ctx, const char *format, ...) {
 }
 
 /* Kernels call this when their arguments are not what they were compiled for. The first of several threads wins. */
-extern TG_HIDDEN void TVMFFIErrorSetRaisedFromCStrParts(const char *kind, const char **parts, int32_t num_parts);
+TG_HIDDEN void TVMFFIErrorSetRaisedFromCStrParts(const char *kind, const char **parts, int32_t num_parts);
 void TVMFFIErrorSetRaisedFromCStrParts(const char *kind, const char **parts, int32_t num_parts) {
   tgrt_context *ctx = tgrt_current;
   if (!ctx || !tgrt_claim(&ctx->failed)) return;
@@ -69,7 +71,7 @@ static tgrt_layout layout_of(const tgrt_library *lib, int num_threads) {
 }
 
 static int threads_or_default(int num_threads) {
-#ifdef TG_NO_THREADS
+#ifdef TG_SERIAL
   (void)num_threads;
   return 1;
 #else

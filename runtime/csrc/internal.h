@@ -4,7 +4,11 @@
 
 #include "runtime.h"
 
-/* -DTG_NO_THREADS: no pthreads, no C11 atomics; every context has one thread. */
+/* -DTG_NO_THREADS: no pthreads, no C11 atomics; every context has one thread, and the program too.
+ * -DTG_SERIAL: every context has one thread (kernels in C have no parallel loops). */
+#if defined(TG_NO_THREADS) && !defined(TG_SERIAL)
+#define TG_SERIAL
+#endif
 #ifdef TG_NO_THREADS
 #define TG_THREAD_LOCAL
 #define TG_ATOMIC(type) type
@@ -41,7 +45,10 @@ struct tgrt_context {
 };
 
 /* The context whose kernels run on this thread: TVM's hooks carry no context argument. */
-extern TG_HIDDEN TG_THREAD_LOCAL tgrt_context *tgrt_current;
+#ifndef TG_AMALGAMATION
+extern
+#endif
+TG_HIDDEN TG_THREAD_LOCAL tgrt_context *tgrt_current;
 
 TG_HIDDEN void tgrt_set_error(tgrt_context *ctx, const char *format, ...)
 #if defined(__GNUC__)
@@ -57,7 +64,9 @@ TG_HIDDEN const tgrt_state *tgrt_find_state(const tgrt_library *lib, const char 
 TG_HIDDEN size_t tgrt_pool_bytes(int num_threads);
 TG_HIDDEN int tgrt_pool_start(tgrt_pool *pool, tgrt_context *ctx, int num_threads); /* 0, or -1 when no thread can be made */
 TG_HIDDEN void tgrt_pool_stop(tgrt_pool *pool);
+#ifndef TG_SERIAL
 TG_HIDDEN int tgrt_usable_cores(void);
+#endif
 TG_HIDDEN long tgrt_process(void);
 TG_HIDDEN double tgrt_now(void);
 

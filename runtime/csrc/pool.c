@@ -15,6 +15,7 @@ TG_HIDDEN double tgrt_now(void) {
   return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
+#ifndef TG_AMALGAMATION
 typedef int (*tgrt_launcher)(tgrt_task task, void *data, int num_task);
 
 static int run_serially(tgrt_task task, void *data, int num_task) {
@@ -25,8 +26,9 @@ static int run_serially(tgrt_task task, void *data, int num_task) {
   }
   return 0;
 }
+#endif
 
-#ifdef TG_NO_THREADS
+#ifdef TG_SERIAL
 
 struct tgrt_pool {
   int unused;
@@ -41,10 +43,11 @@ TG_HIDDEN int tgrt_pool_start(tgrt_pool *pool, tgrt_context *ctx, int num_thread
   return 0;
 }
 TG_HIDDEN void tgrt_pool_stop(tgrt_pool *pool) { (void)pool; }
-TG_HIDDEN int tgrt_usable_cores(void) { return 1; }
 TG_HIDDEN long tgrt_process(void) { return 0; }
 
+#ifndef TG_AMALGAMATION
 static int parallel_launch(tgrt_task task, void *data, int num_task) { return run_serially(task, data, num_task); }
+#endif
 
 #else
 
@@ -244,6 +247,8 @@ TG_HIDDEN void tgrt_pool_stop(tgrt_pool *pool) {
 
 #endif
 
+#ifndef TG_AMALGAMATION
 /* The kernels' objects hold this variable as a weak NULL; the strong definition wins at link time. */
 extern TG_HIDDEN tgrt_launcher __TVMBackendParallelLaunch;
 TG_HIDDEN tgrt_launcher __TVMBackendParallelLaunch = parallel_launch;
+#endif

@@ -6,7 +6,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#if defined(__GNUC__)
+/* TG_AMALGAMATION: everything is one C file, written by export for toolchains that want source. */
+#if defined(TG_AMALGAMATION)
+#define TG_HIDDEN static
+#define TG_PUBLIC
+#elif defined(__GNUC__)
 #define TG_HIDDEN __attribute__((visibility("hidden")))
 #define TG_PUBLIC __attribute__((visibility("default")))
 #else
@@ -27,7 +31,7 @@ typedef struct {
 
 enum { TGRT_POINTER = 4 };
 
-typedef int (*tgrt_kernel)(void *self, tgrt_value *args, int num_args, tgrt_value *result);
+typedef int32_t (*tgrt_kernel)(void *self, void *args, int32_t num_args, void *result);
 
 typedef struct {
   void *sync;

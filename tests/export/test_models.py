@@ -13,6 +13,7 @@ import pytest
 import tilegrad as tg
 from tilegrad._base.errors import LibraryError
 from tilegrad._base.target import Target
+from tilegrad.relax_ext.driver import plain_recipe
 from tilegrad.runtime import toolchain
 
 torch = pytest.importorskip("torch")
@@ -60,12 +61,24 @@ def make(name, target="native"):
     return SimpleNamespace(step=step, x=x, y=y, losses=losses)
 
 
-def run_c(folder, made, compiler=("cc",), emulator=()):
-    """Build main.c with the package's own files and return the losses it prints."""
+def run_c(folder, made, compiler=("cc",), emulator=(), source=None):
+    """Build main.c with the package's own files and return the losses it prints. ``source`` stands for the static library."""
     made.x.tofile(folder / "x.bin")
     made.y.tofile(folder / "y.bin")
     name = next(folder.glob("*.h")).stem
-    command = [*compiler, "-O1", "-Wall", "-Wextra", "-Werror", "main.c", f"lib{name}.a", "-lm", "-lpthread", "-o", "main"]
+    command = [
+        *compiler,
+        "-O1",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "main.c",
+        source or f"lib{name}.a",
+        "-lm",
+        "-lpthread",
+        "-o",
+        "main",
+    ]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     done = subprocess.run(
@@ -99,17 +112,27 @@ def test_c_python_and_pytorch_agree(exported, tmp_path):
     assert np.array_equal(run_c(folder, exported)[:1], np.asarray(loaded.step(exported.x, exported.y)).reshape(1))
 
 
+def test_plain_c_source(tmp_path):
+    """One C file, compiled by the C compiler without and with threads, warning-free."""
+    made = make("mlp")
+    plain = plain_recipe(made.step.graphs)
+    folder = made.step.export(tmp_path, prefix="mlp", plain=plain)
+    np.testing.assert_allclose(run_c(folder, made, ("cc", "-std=c11"), source="mlp.c"), made.losses, rtol=1e-5)
+    alone = run_c(folder, made, ("cc", "-std=c11", "-DTG_NO_THREADS"), source="mlp.c")
+    np.testing.assert_allclose(alone, made.losses, rtol=1e-5)
+
+
 def test_the_same_losses_on_aarch64(tmp_path):
     qemu = (
         shutil.which("qemu-aarch64")
         or shutil.which("qemu-aarch64-static")
-        or pytest.skip("no qemu-aarch64: apt install qemu-user")
+        or pytest.skip("platform: no qemu-aarch64: apt install qemu-user")
     )
     target = Target.parse("aarch64-linux-gnu", threads=2)
     try:
         compiler = toolchain.find(target).command
     except LibraryError as e:
-        pytest.skip(str(e))
+        pytest.skip(f"platform: {e}")
     made = make("mlp", target)
     folder = made.step.export(tmp_path, prefix="mlp")
     losses = run_c(folder, made, compiler, [qemu, "-L", "/usr/aarch64-linux-gnu"])

@@ -66,3 +66,22 @@ def test_no_cross_compiler_names_the_package(monkeypatch, tmp_path):
     monkeypatch.setattr(toolchain.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(LibraryError, match=r"apt install gcc-aarch64-linux-gnu.*tilegrad\[cc\]"):
         toolchain.find(Target.parse("aarch64-linux-gnu"))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("arch", ["x86_64", "aarch64", "riscv64"])
+def test_ziglang_compiles_where_there_is_no_c_compiler(kit, data, tmp_path, monkeypatch, arch):
+    pytest.importorskip("ziglang")
+    (tmp_path / "bin").mkdir()
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    monkeypatch.setenv("TILEGRAD_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.delenv("CC", raising=False)
+    target = Target.parse(f"{arch}-linux-gnu", threads=2)
+    library = runtime.build(kit.regression, kit.regression_kernels, target, prefix="regress")
+    assert "ziglang" in toolchain.find(target).command
+    folder = runtime.export(library, tmp_path / "package", {"w": data.w, "lr": np.array(data.lr, "f4")})
+    assert elf.machine((folder / "libregress.so").read_bytes()) == arch
+    if target.is_native:
+        loaded = runtime.load(folder)
+        losses = [float(loaded.step(data.x, data.y)) for _ in range(kit.steps)]
+        np.testing.assert_allclose(losses, kit.reference(data.x, data.y, data.w, data.lr, kit.steps)[0], rtol=1e-5)

@@ -16,7 +16,7 @@ import pytest
 
 from tilegrad import runtime
 from tilegrad._base.errors import DTypeError, LibraryError, ShapeError, UsageError
-from tilegrad.runtime import builder, header, package, safetensors
+from tilegrad.runtime import builder, contents, header, package, safetensors
 from tilegrad.runtime.program import Buffer, Call
 
 C = Path(__file__).parent / "c"
@@ -248,6 +248,23 @@ def test_c_refusals(exported, data, tmp_path):
     ]
 
 
+@pytest.mark.parametrize("flags", [(), ("-DTG_NO_THREADS",)], ids=["threads", "no threads"])
+def test_the_library_as_one_c_file(regression, data, kit, tmp_path, flags):
+    """These kernels are plain loops already; -Werror, and losses to within rounding of the compiled library's."""
+    states = {"w": data.w, "lr": np.array(data.lr, "f4")}
+    runtime.export(regression, tmp_path, states, prefix="plain", plain=regression.recipe())
+    (tmp_path / "libplain.a").unlink()
+    program = compile_c(
+        tmp_path, tmp_path / "main.c", "plain.c", flags=("-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", *flags)
+    )
+    data.x.tofile(tmp_path / "x.bin")
+    data.y.tofile(tmp_path / "y.bin")
+    done = subprocess.run([program, str(kit.steps), "x.bin", "y.bin"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    losses = [float(line.split()[1]) for line in done.stdout.splitlines()]
+    np.testing.assert_allclose(losses, kit.reference(data.x, data.y, data.w, data.lr, kit.steps)[0], rtol=1e-5)
+
+
 @pytest.mark.parametrize("library", [["-L.", "-lregress"], ["libregress.a"]], ids=["shared", "static"])
 def test_steps_allocate_nothing(exported, tmp_path, library):
     folder = Path(shutil.copytree(exported, tmp_path / "p"))
@@ -284,7 +301,7 @@ def test_runtime_without_threads(kit, data, tmp_path):
 def _edit(manifest_path, change):
     manifest = json.loads(manifest_path.read_text())
     change(manifest)
-    manifest["checksum"] = package.checksum(manifest)
+    manifest["checksum"] = contents.checksum(manifest)
     manifest_path.write_text(json.dumps(manifest))
 
 

@@ -1,0 +1,42 @@
+"""What export and load agree on: names of files, the manifest's checksum, which states belong to a package."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from tilegrad._base.errors import DTypeError, ShapeError, UsageError
+from tilegrad.runtime.program import numpy_dtype
+
+MANIFEST, PARAMETERS = "manifest.json", "parameters.safetensors"
+
+
+def checksum(manifest: Mapping[str, Any]) -> str:
+    """SHA-256 of the manifest without its own checksum."""
+    plain = {k: v for k, v in manifest.items() if k != "checksum"}
+    return hashlib.sha256(json.dumps(plain, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def checked_states(manifest: Mapping[str, Any], given: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """``given`` in the manifest's order, with zeros for hyperparameters that are missing. Raises as ``export`` does."""
+    known = {s["name"]: s for s in manifest["states"]}
+    if unknown := sorted(set(given) - set(known)):
+        raise UsageError("states", f"unknown {', '.join(map(repr, unknown))}", f"names among {', '.join(known) or 'none'}")
+    out = {}
+    for name, s in known.items():
+        dtype, shape = np.dtype(numpy_dtype(s["dtype"])), tuple(s["shape"])
+        if name not in given and s["role"] == "state":
+            raise UsageError("states", f"no {name!r}", f"an array {s['dtype']}{s['shape']}")
+        array = np.asarray(given.get(name, np.zeros(shape, dtype)))
+        if array.shape != shape:
+            raise ShapeError(f"state '{name}'", f"shape {array.shape}", f"{shape}")
+        if s["dtype"] == "bfloat16" and array.dtype.name == "bfloat16":
+            array = array.view(np.uint16)
+        if array.dtype != dtype:
+            raise DTypeError(f"state '{name}'", f"dtype {array.dtype}", s["dtype"])
+        out[name] = array
+    return out
