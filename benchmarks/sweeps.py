@@ -54,14 +54,14 @@ def _convolution(kind: str, x: tuple[int, ...], w: tuple[int, ...], y: tuple[int
         from tilegrad.schedules.stages import create
         from tilegrad.schedules.te import conv
 
+        first, second = _placeholders(*{"forward": (x, w), "by_data": (y, w), "by_weight": (y, x)}[kind])
         if kind == "forward":
-            p = _placeholders(x, w)
-            return create([*p, conv.conv(*p, **attrs)])
-        if kind == "by_data":
-            p = _placeholders(y, w)
-            return create([*p, conv.conv_by_data(*p, x, **attrs)])
-        p = _placeholders(y, x)
-        return create([*p, conv.conv_by_weight(*p, w, **attrs)])
+            result = conv.conv(first, second, **attrs)
+        elif kind == "by_data":
+            result = conv.conv_by_data(first, second, x, **attrs)
+        else:
+            result = conv.conv_by_weight(first, second, w, **attrs)
+        return create([first, second, result])
 
     return make
 

@@ -10,7 +10,7 @@ import argparse
 import json
 import math
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -96,14 +96,14 @@ def row_of(name: str, seeds: int) -> dict[str, Any]:
     random = [shuffled(r, seed) for seed in range(seeds)]
     ordered = analytic(r)
 
-    def median(make: Callable[[list[float]], int], orders: list[list[float]]) -> float:
-        return statistics.median(make(o) for o in orders)
+    def median(orders: list[list[float]], percent: float) -> float:
+        return statistics.median(trials_to(o, r.best, percent) for o in orders)
 
     outside = [x.cost_s for x in sweeps.load(name) if x.run == "outside" and x.costs_s]
     row: dict[str, Any] = {"workload": name, "configs": len(r.space), "default_fraction": round(r.best / r.default_s, 4)}
     for p in (95, 99):
-        row[f"trials_{p}"] = median(lambda o, p=p: trials_to(o, r.best, p), runs)
-        row[f"random_{p}"] = median(lambda o, p=p: trials_to(o, r.best, p), random)
+        row[f"trials_{p}"] = median(runs, p)
+        row[f"random_{p}"] = median(random, p)
         row[f"analytic_{p}"] = trials_to(ordered, r.best, p)
     row["worst_seed_vs_default"] = round(min(r.default_s / min(run[:48]) for run in runs), 4)
     row["outside"], row["outside_vs_best"] = len(outside), round(r.best / min(outside), 4) if outside else None
