@@ -16,7 +16,8 @@ from tilegrad.relax_ext import region as regions
 from tilegrad.relax_ext.graph import GraphBuilder
 from tilegrad.relax_ext.missing_rules import raise_if_rules_are_missing
 from tilegrad.relax_ext.vjp import RULES, ZERO, Rule
-from tilegrad.relax_ext.vjp.values import Node, Tape, Value, op_name, shape_of, used_vars
+from tilegrad.relax_ext.vjp.expressions import op_name, shape_of, used_vars
+from tilegrad.relax_ext.vjp.values import Node, Tape, Value
 
 Binding = tuple[relax.Var, relax.Expr]
 Cotangent = Value | list[Value | None]  # a list for a var of tuple type

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tilegrad._base.tvm import relax, te, tvm
+from tilegrad.relax_ext import vjp  # noqa: F401  (registers our operators and their lowerings)
 from tilegrad.schedules.te.conv import conv
 from tilegrad.schedules.te.matmul import matmul
 

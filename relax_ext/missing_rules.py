@@ -9,7 +9,7 @@ from tilegrad._base.tvm import ir, relax
 from tilegrad.relax_ext import region as regions
 from tilegrad.relax_ext.graph import GraphBuilder
 from tilegrad.relax_ext.vjp import RULES, WITHOUT
-from tilegrad.relax_ext.vjp.values import op_name
+from tilegrad.relax_ext.vjp.expressions import op_name
 
 _LINES_SHOWN = 5
 

@@ -23,7 +23,9 @@ def _by_data(dy: te.Tensor, w: te.Tensor, x_shape: Ints, strides: Ints, padding:
     return _te.conv_by_data(dy, w, x_shape, strides, _pairs(padding), dilation, groups)
 
 
-def _by_weight(dy: te.Tensor, x: te.Tensor, w_shape: Ints, strides: Ints, padding: Ints, dilation: Ints, groups: int) -> te.Tensor:
+def _by_weight(
+    dy: te.Tensor, x: te.Tensor, w_shape: Ints, strides: Ints, padding: Ints, dilation: Ints, groups: int
+) -> te.Tensor:
     """The cotangent of a convolution's weights, given that of its result and the image."""
     return _te.conv_by_weight(dy, x, w_shape, strides, _pairs(padding), dilation, groups)
 

@@ -5,7 +5,6 @@ The gradient of such a sum is another one, with the table turned round, so every
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from math import floor
 
@@ -89,7 +88,9 @@ def _source(o: int, size: int, target: int, mode: str) -> float:
         return o * scale
     if mode == "pytorch_half_pixel":
         return 0.0
-    raise UnsupportedOperatorError("resize", f"coordinate_transformation_mode '{mode}'", "half_pixel, align_corners or asymmetric")
+    raise UnsupportedOperatorError(
+        "resize", f"coordinate_transformation_mode '{mode}'", "half_pixel, align_corners or asymmetric"
+    )
 
 
 def resize_taps(size: int, target: int, method: str, mode: str, rounding: str, alpha: float, exclude: bool) -> Taps:
@@ -136,7 +137,13 @@ def resize_axes(call: ir.Call) -> list[tuple[int, Taps]]:
     for name, target in zip([c for c in layout if c in "DHW"], sizes, strict=True):
         axis = layout.index(name)
         size = int(call.args[0].ty.shape[axis])
-        how = (str(a.method), str(a.coordinate_transformation_mode), str(a.rounding_method), plain(a.cubic_alpha), bool(plain(a.cubic_exclude)))
+        how = (
+            str(a.method),
+            str(a.coordinate_transformation_mode),
+            str(a.rounding_method),
+            plain(a.cubic_alpha),
+            bool(plain(a.cubic_exclude)),
+        )
         if size != target:
             found.append((axis, resize_taps(size, target, *how)))
     return found

@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
-from tilegrad._base.tvm import ir, relax, te, tirx, topi
+from tilegrad._base.tvm import ir, relax, te, topi
 from tilegrad.relax_ext.ops.register import plain
+from tilegrad.schedules import math
 
 Compute = Callable[..., te.Tensor]
 
@@ -35,9 +36,8 @@ def ewise_fma(x: te.Tensor, y: te.Tensor, z: te.Tensor) -> te.Tensor:
 
 @_lower("relax.nn.relu")
 def relu(x: te.Tensor) -> te.Tensor:
-    """x where x > 0 and where x is NaN (upstream's maximum hides NaNs), else 0."""
-    zero = tirx.const(0, x.dtype)
-    return te.compute(x.shape, lambda *i: tirx.Select(x(*i) <= zero, zero, x(*i)), name="relu")
+    """max(x, 0); NaN stays NaN, which upstream's hides."""
+    return te.compute(x.shape, lambda *i: math.relu(x(*i)), name="relu")
 
 
 @_lower("relax.nn.pixel_shuffle", "upscale_factor")

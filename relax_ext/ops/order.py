@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tilegrad._base.tvm import ir, relax, te, tirx, topi
-from tilegrad.relax_ext.ops.register import plain
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
+
+from tilegrad._base.tvm import ir, relax, te, tirx, topi
+from tilegrad.relax_ext.ops.register import plain
 
 Index = Sequence[tirx.Expr]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tilegrad._base.tvm import relax, te, tirx
+from tilegrad._base.tvm import te, tirx
 from tilegrad.relax_ext.ops.register import register, tensor
 
 Ints = tuple[int, ...]

@@ -14,7 +14,7 @@ from tilegrad.relax_ext.vjp.table import vjp_rule
 from tilegrad.relax_ext.vjp.values import F, Node, Value
 
 _FORWARD = {1: relax.op.nn.conv1d, 2: relax.op.nn.conv2d, 3: relax.op.nn.conv3d}
-_SPATIAL = {1: "W", 2: "HW", 3: "DHW"}
+SPATIAL = {1: "W", 2: "HW", 3: "DHW"}
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def relayout(x: Value, source: str, target: str) -> Value:
 @vjp_rule("relax.nn.conv1d", "relax.nn.conv2d", "relax.nn.conv3d")
 def conv(n: Node, g: Value):
     """y = x * w: (conv_by_data(g, w), conv_by_weight(g, x)); any stride, padding, dilation, groups, layout."""
-    window, spatial = Window.of(n), _SPATIAL[n.x.ndim - 2]
+    window, spatial = Window.of(n), SPATIAL[n.x.ndim - 2]
     data, kernel = n.attr("data_layout"), n.attr("kernel_layout")
     image, weight = "NC" + spatial, "OI" + spatial
     x, w = relayout(n.x, data, image), relayout(n.y, kernel, weight)
@@ -70,7 +70,7 @@ def conv(n: Node, g: Value):
 @vjp_rule("relax.nn.conv1d_transpose", "relax.nn.conv2d_transpose", "relax.nn.conv3d_transpose")
 def conv_transpose(n: Node, g: Value):
     """y = the transpose of convolution with w applied to x: (g * w, conv_by_weight(x, g))."""
-    window, spatial = Window.of(n), _SPATIAL[n.x.ndim - 2]
+    window, spatial = Window.of(n), SPATIAL[n.x.ndim - 2]
     data, kernel = n.attr("data_layout"), n.attr("kernel_layout")
     image, weight = "NC" + spatial, "IO" + spatial  # I, the channels of x, is what the forward convolution puts out
     x, w = relayout(n.x, data, image), relayout(n.y, kernel, weight)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 
+from tilegrad.relax_ext.vjp.expressions import scalar_constant
 from tilegrad.relax_ext.vjp.table import vjp_rule
-from tilegrad.relax_ext.vjp.values import F, Node, Value, scalar_constant
+from tilegrad.relax_ext.vjp.values import F, Node, Value
 
 # --- arithmetic ---
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from math import prod
 
 from tilegrad.relax_ext.ops.register import plain
+from tilegrad.relax_ext.vjp.expressions import permutation
 from tilegrad.relax_ext.vjp.table import composition, vjp_rule
-from tilegrad.relax_ext.vjp.values import F, Node, Value, permutation
+from tilegrad.relax_ext.vjp.values import F, Node, Value
 
 
 @vjp_rule("relax.reshape", "relax.squeeze", "relax.expand_dims", "relax.flatten", "relax.nn.batch_flatten")

@@ -40,7 +40,6 @@ without_rule(
     "discrete selection of boxes",
     *_relax("all_class_non_max_suppression get_valid_counts non_max_suppression", "relax.vision."),
 )
-without_rule("regions of interest and anchor boxes: no rule yet", *_relax("roi_align roi_pool multibox_transform_loc", "relax.vision."))
 without_rule("upstream has no lowering for it", "relax.nn.attention_var_len")
 without_rule(
     "made by lowering, after differentiation",

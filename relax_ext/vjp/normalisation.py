@@ -129,5 +129,8 @@ def _plus(a: Value | None, b: Value) -> Value:
 def dequantize(n: Node):
     """z = (q - zero point) scale: differentiated in scale."""
     axis = n.attr("axis") % max(n.x.ndim, 1)
-    along = lambda v: v.reshape([-1 if i == axis else 1 for i in range(n.x.ndim)]) if v.ndim else v
+
+    def along(v: Value) -> Value:
+        return v.reshape([-1 if i == axis else 1 for i in range(n.x.ndim)]) if v.ndim else v
+
     return (n.x.astype(n.y.dtype) - along(n.args[2]).astype(n.y.dtype)) * along(n.y)

@@ -10,7 +10,12 @@ from tilegrad.relax_ext.vjp.values import F, Node
 
 
 def _window(n: Node) -> dict[str, tuple[int, ...]]:
-    return {"pool": n.attr("pool_size"), "strides": n.attr("strides"), "padding": n.attr("padding"), "dilation": n.attr("dilation")}
+    return {
+        "pool": n.attr("pool_size"),
+        "strides": n.attr("strides"),
+        "padding": n.attr("padding"),
+        "dilation": n.attr("dilation"),
+    }
 
 
 @composition("relax.grad.max_pool2d_backward")
@@ -54,5 +59,3 @@ def nll_loss_backward(n: Node):
     if n.attr("reduction") == "none":
         y = y.reshape([*t.shape[:axis], 1, *t.shape[axis:]])
     return -(at * y)
-
-

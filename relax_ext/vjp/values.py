@@ -9,16 +9,14 @@ from __future__ import annotations
 import weakref
 from collections.abc import Sequence
 from math import prod
-from types import NotImplementedType
 from typing import Any
 
 import numpy as np
 
-from tilegrad._base.tvm import ir, relax, tirx, tvm_ffi
+from tilegrad._base.tvm import ir, relax
 from tilegrad.relax_ext.graph import GraphBuilder
 from tilegrad.relax_ext.ops.register import plain
-
-Number = int | float
+from tilegrad.relax_ext.vjp.expressions import Number, key, op_name, permutation, scalar_constant, shape_of, used_vars
 
 
 class Tape:
@@ -48,13 +46,13 @@ class Tape:
 
     def bind(self, call: relax.Expr) -> Value:
         """The value of ``call``, whose arguments are vars, constants or tuples of them."""
-        key = _key(call)
-        var = self._known.get(key)
+        same = key(call)
+        var = self._known.get(same)
         if var is None:
             call = self.builder.block_builder.normalize(call)
             var = relax.DataflowVar("g", call.ty)
             self.pending[var] = call
-            self._known[key] = var
+            self._known[same] = var
             if self.where is not None:
                 self._where[var] = self.where
         return Value(self, var)
@@ -102,12 +100,22 @@ class Tape:
 _INDICES: weakref.WeakKeyDictionary[GraphBuilder, tuple[int, dict[tuple[Any, ...], relax.Var]]] = weakref.WeakKeyDictionary()
 
 
+# Cheaper to compute again inside a fused kernel than to keep from the forward pass and read back.
+_CHEAP = set(
+    "relax." + op
+    for op in (
+        "add subtract multiply negative abs sign square maximum minimum where clip astype broadcast_to zeros ones full "
+        "equal not_equal less less_equal greater greater_equal logical_and logical_or logical_not"
+    ).split()
+)
+
+
 def _index(builder: GraphBuilder) -> dict[tuple[Any, ...], relax.Var]:
     """What the builder's bindings compute, by ``_key``; kept per builder, so that higher orders do not start over."""
     done, known = _INDICES.get(builder, (0, {}))
     for var, expr in builder.bindings[done:]:
-        if isinstance(expr, ir.Call):
-            known.setdefault(_key(expr), var)
+        if isinstance(expr, ir.Call) and op_name(expr) not in _CHEAP:
+            known.setdefault(key(expr), var)
     _INDICES[builder] = (len(builder.bindings), known)
     return dict(known)
 
@@ -349,66 +357,3 @@ def _wrap_argument(tape: Tape, arg: relax.Expr) -> Any:
     if isinstance(arg.ty, relax.TupleType) and all(isinstance(f, relax.TensorType) for f in arg.ty.fields):
         return fields(Value(tape, arg))
     return arg
-
-
-def op_name(call: ir.Call) -> str:
-    """``relax.add``; for a call of something that is not an operator, a description of it."""
-    if isinstance(call.op, ir.Op):
-        return str(call.op.name)
-    return f"call of {getattr(call.op, 'name_hint', type(call.op).__name__)}"
-
-
-def permutation(call: ir.Call) -> tuple[int, ...]:
-    """The axes of a ``permute_dims`` call; reversed order when it gives none."""
-    ndim = len(call.ty.shape)
-    axes = plain(call.attrs.axes)
-    return tuple(reversed(range(ndim))) if axes is None else tuple(a % ndim for a in axes)
-
-
-def shape_of(x: Any) -> tuple[int, ...]:
-    """Static extents of a Value, an expression or a Python number."""
-    if isinstance(x, Value):
-        x = x.expr
-    return () if isinstance(x, (int, float)) else tuple(int(d) for d in x.ty.shape)
-
-
-def scalar_constant(x: Any) -> Number | None | NotImplementedType:
-    """The number, if ``x`` is one or is a constant of rank 0."""
-    if isinstance(x, (int, float)):
-        return x
-    expr = x.expr if isinstance(x, Value) else x
-    if isinstance(expr, ir.GenericConst) and not shape_of(expr):
-        return expr.value.numpy().item()
-    return None
-
-
-def used_vars(expr: relax.Expr) -> list[relax.Var]:
-    """The vars that one binding reads."""
-    if isinstance(expr, relax.Var):
-        return [expr]
-    if isinstance(expr, relax.Tuple):
-        return [v for f in expr.fields for v in used_vars(f)]
-    if isinstance(expr, relax.TupleGetItem):
-        return used_vars(expr.tuple_value)
-    if isinstance(expr, ir.Call):
-        return [v for a in expr.args for v in used_vars(a)]
-    return []
-
-
-def _key(expr: relax.Expr) -> tuple[Any, ...]:
-    """Equal for expressions that compute the same value: same operator, vars, constants and attributes."""
-    if isinstance(expr, relax.Var):
-        return ("var", expr)
-    if isinstance(expr, relax.Tuple):
-        return ("tuple", *(_key(f) for f in expr.fields))
-    if isinstance(expr, relax.TupleGetItem):
-        return ("field", expr.index, _key(expr.tuple_value))
-    if isinstance(expr, ir.Call):
-        attrs = tvm_ffi.structural_hash(expr.attrs) if expr.attrs is not None else 0
-        return ("call", expr.op, attrs, *(_key(a) for a in expr.args), *(str(t) for t in expr.ty_args))
-    if isinstance(expr, ir.GenericConst):
-        array = expr.value.numpy()
-        return ("const", str(expr.ty), array.tobytes() if array.size <= 16 else expr.__hash__())
-    if isinstance(expr, (tirx.IntImm, tirx.FloatImm, relax.ShapeExpr)):
-        return (type(expr).__name__, str(expr))
-    return ("other", expr.__hash__())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tests.gradients.checker import Arg, Case
-from tilegrad._base.tvm import relax, tirx
+from tilegrad._base.tvm import relax
 
 R = relax.op
 
@@ -29,8 +29,10 @@ MOVEMENT: list[Case] = [
     one("reshape", lambda x: R.reshape(x, (6, 4))),
     one("squeeze", lambda x: R.squeeze(x, [1]), (3, 1, 4)),
     one("expand_dims", lambda x: R.expand_dims(x, [0, 2]), (3, 4)),
-    one("flatten", R.flatten), one("nn.batch_flatten", R.nn.batch_flatten),
-    one("permute_dims", lambda x: R.permute_dims(x, [2, 0, 1])), one("permute_dims", lambda x: R.permute_dims(x), note="reversed"),
+    one("flatten", R.flatten),
+    one("nn.batch_flatten", R.nn.batch_flatten),
+    one("permute_dims", lambda x: R.permute_dims(x, [2, 0, 1])),
+    one("permute_dims", lambda x: R.permute_dims(x), note="reversed"),
     one("broadcast_to", lambda x: R.broadcast_to(x, (2, 3, 4)), (3, 1)),
     one("collapse_sum_to", lambda x: R.collapse_sum_to(x, (3, 1))),
     Case("relax.collapse_sum_like", R.collapse_sum_like, (Arg((2, 3, 4)), Arg((3, 1)))),
@@ -40,19 +42,23 @@ MOVEMENT: list[Case] = [
     one("split", lambda x: relax.TupleGetItem(R.split(x, 2, 1), 1), (2, 4), note="one part used"),
     Case("relax.meshgrid", lambda x, y: R.meshgrid([x, y], "ij"), (Arg((2,)), Arg((3,)))),
     one("tile", lambda x: R.tile(x, (2, 1, 3)), (3, 2)),
-    one("repeat", lambda x: R.repeat(x, 3, 1)), one("repeat", lambda x: R.repeat(x, 2), (2, 3), note="flat"),
+    one("repeat", lambda x: R.repeat(x, 3, 1)),
+    one("repeat", lambda x: R.repeat(x, 2), (2, 3), note="flat"),
     one("flip", lambda x: R.flip(x, 1)),
     Case("relax.reverse_sequence", lambda x, k: R.reverse_sequence(x, k, 1, 0), (Arg((3, 4, 2)), ints([2, 4, 1], "int32"))),
     one("strided_slice", lambda x: R.strided_slice(x, [0, 2], [1, 0], [2, 4], [1, 2])),
     one("strided_slice", lambda x: R.strided_slice(x, [2], [3], [-5], [-1]), note="backwards"),
     one("strided_slice", lambda x: R.strided_slice(x, [1], [-2], [100], [1]), note="from the end"),
-    one("nn.pad", pad("constant")), one("nn.pad", pad("reflect"), note="reflect"), one("nn.pad", pad("replicate"), note="replicate"),
+    one("nn.pad", pad("constant")),
+    one("nn.pad", pad("reflect"), note="reflect"),
+    one("nn.pad", pad("replicate"), note="replicate"),
     one("nn.pad", pad("circular"), note="circular"),
-    one("tril", lambda x: R.tril(x, 1)), one("triu", lambda x: R.triu(x, -1)),
+    one("tril", lambda x: R.tril(x, 1)),
+    one("triu", lambda x: R.triu(x, -1)),
     one("nn.pixel_shuffle", lambda x: R.nn.pixel_shuffle(x, 2), (1, 8, 2, 3)),
     Case("relax.slice_scatter", lambda x, y: R.slice_scatter(x, y, 1, 6, 2, 1), (Arg((2, 6)), Arg((2, 3)))),
     one("layout_transform", lambda x: R.layout_transform(x, lambda i, j: (j // 2, i, j % 2)), (3, 4)),
-]  # fmt: skip
+]
 
 INDEXING: list[Case] = [
     Case("relax.take", lambda x, i: R.take(x, i, 0), (Arg((4, 3)), ints([1, 3, 1, 0]))),
@@ -60,22 +66,48 @@ INDEXING: list[Case] = [
     Case("relax.take", lambda x, i: R.take(x, i), (Arg((6,)), ints([5, 0, 5])), note="no axis"),
     Case("relax.take", lambda x, i: R.take(x, i, 1), (Arg((2, 3)), ints(2)), note="scalar index"),
     Case("relax.gather_elements", lambda x, i: R.gather_elements(x, i, 1), (Arg((3, 4)), ints([[0, 0], [3, 1], [2, 2]]))),
-    Case("relax.gather_elements", lambda x, i: R.gather_elements(x, i, 0), (Arg((3, 4)), ints([[0, 2], [2, 1]])), note="fewer columns"),
+    Case(
+        "relax.gather_elements",
+        lambda x, i: R.gather_elements(x, i, 0),
+        (Arg((3, 4)), ints([[0, 2], [2, 1]])),
+        note="fewer columns",
+    ),
     Case("relax.gather_nd", lambda x, i: R.gather_nd(x, i), (Arg((3, 4, 2)), ints([[0, 1], [2, 3], [0, 1]]))),
     Case("relax.gather_nd", lambda x, i: R.gather_nd(x, i, 1), (Arg((2, 3, 2)), ints([[0], [2]])), note="batch"),
     Case("relax.index_tensor", lambda x, i, j: R.index_tensor(x, [i, j]), (Arg((3, 4, 2)), ints([[0], [2]]), ints([1, 1, 3]))),
-    Case("relax.index_put", lambda x, i, j, y: R.index_put(x, (i, j), y, True), (Arg((3, 4)), ints([0, 2, 0]), ints([1, 3, 1]), Arg((3,)))),
-    Case("relax.index_put", lambda x, i, j, y: R.index_put(x, (i, j), y), (Arg((3, 4)), ints([0, 2, 1]), ints([1, 3, 1]), Arg((3,))), note="put"),
+    Case(
+        "relax.index_put",
+        lambda x, i, j, y: R.index_put(x, (i, j), y, True),
+        (Arg((3, 4)), ints([0, 2, 0]), ints([1, 3, 1]), Arg((3,))),
+    ),
+    Case(
+        "relax.index_put",
+        lambda x, i, j, y: R.index_put(x, (i, j), y),
+        (Arg((3, 4)), ints([0, 2, 1]), ints([1, 3, 1]), Arg((3,))),
+        note="put",
+    ),
     Case("relax.scatter_nd", lambda x, i, y: R.scatter_nd(x, i, y, "add"), (Arg((4, 2)), ints([[1], [3], [1]]), Arg((3, 2)))),
-    Case("relax.scatter_nd", lambda x, i, y: R.scatter_nd(x, i, y, "update"), (Arg((4, 2)), ints([[1], [3]]), Arg((2, 2))), note="update"),
-    *[Case("relax.scatter_elements", lambda x, i, y, r=r: R.scatter_elements(x, i, y, 0, r), (Arg((3, 2), "away"), ints([[0, 2], [1, 0]]), Arg((2, 2), "away")), note=r)
-      for r in ("update", "add", "mul", "min", "max")],
+    Case(
+        "relax.scatter_nd",
+        lambda x, i, y: R.scatter_nd(x, i, y, "update"),
+        (Arg((4, 2)), ints([[1], [3]]), Arg((2, 2))),
+        note="update",
+    ),
+    *[
+        Case(
+            "relax.scatter_elements",
+            lambda x, i, y, r=r: R.scatter_elements(x, i, y, 0, r),
+            (Arg((3, 2), "away"), ints([[0, 2], [1, 0]]), Arg((2, 2), "away")),
+            note=r,
+        )
+        for r in ("update", "add", "mul", "min", "max")
+    ],
     Case("relax.sort", lambda x: R.sort(x, 1), (Arg((3, 4), "distinct"),)),
     Case("relax.sort", lambda x: R.sort(x, 0, True), (Arg((3, 4), "distinct"),), note="descending"),
     Case("relax.topk", lambda x: R.topk(x, 2, 1, "both", True), (Arg((3, 4), "distinct"),)),
     Case("relax.topk", lambda x: R.topk(x, 2, 0, "values", False), (Arg((3, 4), "distinct"),), note="smallest values"),
     Case("relax.median", lambda x: R.median(x, [1]), (Arg((3, 4), "distinct"),)),
     Case("relax.median", lambda x: R.median(x), (Arg((3, 3), "distinct"),), note="all"),
-]  # fmt: skip
+]
 
 CASES = MOVEMENT + INDEXING

@@ -68,6 +68,7 @@ def draw(arg: Arg, rng: np.random.Generator) -> np.ndarray:
     u = rng.uniform(0.0, 1.0, arg.shape)
     domains: dict[str, Callable[[], np.ndarray]] = {
         "normal": lambda: n,
+        "small": lambda: 0.05 * n,
         "positive": lambda: 0.5 + 2.0 * u,
         "unit": lambda: 1.6 * u - 0.8,
         "above1": lambda: 1.2 + 2.0 * u,

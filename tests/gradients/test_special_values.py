@@ -73,29 +73,74 @@ CASES = [
     Special("gelu", NN.gelu, TF.gelu, (FINITE,)),
     Special("gelu tanh", NN.gelu_tanh, lambda x: TF.gelu(x, approximate="tanh"), (FINITE,)),
     Special("silu", NN.silu, TF.silu, (FINITE,)),
-    Special("softmax", lambda x: R.multiply(NN.softmax(x), x), lambda x: x.softmax(-1) * x, ([[1e4, 0.0, -1e4], [30.0, 30.0, 30.0]],)),
-    Special("log softmax", lambda x: R.multiply(NN.log_softmax(x), x), lambda x: x.log_softmax(-1) * x, ([[1e4, 0.0, -1e4], [3.0, 3.0, 3.0]],)),
-    Special("where hides NaN", lambda x: R.where(R.greater(x, CONST(0.0, "float64")), R.log(x), CONST(0.0, "float64")),
-            lambda x: torch.where(x > 0, torch.log(x), torch.zeros(())), ([0.5, 1.0, 2.0],)),
+    Special(
+        "softmax", lambda x: R.multiply(NN.softmax(x), x), lambda x: x.softmax(-1) * x, ([[1e4, 0.0, -1e4], [30.0, 30.0, 30.0]],)
+    ),
+    Special(
+        "log softmax",
+        lambda x: R.multiply(NN.log_softmax(x), x),
+        lambda x: x.log_softmax(-1) * x,
+        ([[1e4, 0.0, -1e4], [3.0, 3.0, 3.0]],),
+    ),
+    Special(
+        "where hides NaN",
+        lambda x: R.where(R.greater(x, CONST(0.0, "float64")), R.log(x), CONST(0.0, "float64")),
+        lambda x: torch.where(x > 0, torch.log(x), torch.zeros(())),
+        ([0.5, 1.0, 2.0],),
+    ),
     Special("atan2", R.atan2, torch.atan2, ([1.0, 0.0, -1.0, 1.0], [0.0, 1.0, 0.0, -1.0])),
     Special("asin", R.asin, torch.asin, ([-1.0, 0.0, 1.0],)),
     Special("atanh", R.atanh, torch.atanh, ([-1.0, 0.0, 1.0],)),
     Special("max pool, ties", lambda x: NN.max_pool2d(x, (2, 2), (2, 2)), lambda x: TF.max_pool2d(x, 2, 2), (IMAGE,)),
-    Special("max pool, overlapping ties, padding", lambda x: NN.max_pool2d(x, (3, 3), (1, 1), (1, 1)), lambda x: TF.max_pool2d(x, 3, 1, 1), (IMAGE,)),
-    Special("avg pool, padding counted", lambda x: NN.avg_pool2d(x, (3, 3), (2, 2), (1, 1), count_include_pad=True),
-            lambda x: TF.avg_pool2d(x, 3, 2, 1, count_include_pad=True), (IMAGE,)),
-    Special("sort, ties", lambda x: R.multiply(R.sort(x, 1), CONST(np.arange(4.0), "float64")), lambda x: x.sort(dim=1, stable=True)[0] * torch.arange(4.0), (TIES[:2],)),
+    Special(
+        "max pool, overlapping ties, padding",
+        lambda x: NN.max_pool2d(x, (3, 3), (1, 1), (1, 1)),
+        lambda x: TF.max_pool2d(x, 3, 1, 1),
+        (IMAGE,),
+    ),
+    Special(
+        "avg pool, padding counted",
+        lambda x: NN.avg_pool2d(x, (3, 3), (2, 2), (1, 1), count_include_pad=True),
+        lambda x: TF.avg_pool2d(x, 3, 2, 1, count_include_pad=True),
+        (IMAGE,),
+    ),
+    Special(
+        "sort, ties",
+        lambda x: R.multiply(R.sort(x, 1), CONST(np.arange(4.0), "float64")),
+        lambda x: x.sort(dim=1, stable=True)[0] * torch.arange(4.0),
+        (TIES[:2],),
+    ),
     Special("mod", R.floor_mod, torch.remainder, ([5.5, -5.5, 5.5, -5.5], [2.0, 2.0, -2.0, -2.0])),
     Special("trunc mod", R.mod, torch.fmod, ([5.5, -5.5, 5.5, -5.5], [2.0, 2.0, -2.0, -2.0])),
     Special("erf", R.erf, torch.erf, (FINITE,), dtype="float32"),
-    Special("resize bilinear", lambda x: relax.op.image.resize2d(x, (7, 3)), lambda x: TF.interpolate(x, (7, 3), mode="bilinear"), (IMAGE,)),
-    Special("resize bilinear, corners", lambda x: relax.op.image.resize2d(x, (7, 3), coordinate_transformation_mode="align_corners"),
-            lambda x: TF.interpolate(x, (7, 3), mode="bilinear", align_corners=True), (IMAGE,)),
-    Special("resize nearest", lambda x: relax.op.image.resize2d(x, (6, 3), method="nearest_neighbor", coordinate_transformation_mode="asymmetric", rounding_method="floor"),
-            lambda x: TF.interpolate(x, (6, 3), mode="nearest"), (IMAGE,)),
-    Special("resize bicubic", lambda x: relax.op.image.resize2d(x, (7, 5), method="cubic"), lambda x: TF.interpolate(x, (7, 5), mode="bicubic"), (IMAGE,)),
+    Special(
+        "resize bilinear",
+        lambda x: relax.op.image.resize2d(x, (7, 3)),
+        lambda x: TF.interpolate(x, (7, 3), mode="bilinear"),
+        (IMAGE,),
+    ),
+    Special(
+        "resize bilinear, corners",
+        lambda x: relax.op.image.resize2d(x, (7, 3), coordinate_transformation_mode="align_corners"),
+        lambda x: TF.interpolate(x, (7, 3), mode="bilinear", align_corners=True),
+        (IMAGE,),
+    ),
+    Special(
+        "resize nearest",
+        lambda x: relax.op.image.resize2d(
+            x, (6, 3), method="nearest_neighbor", coordinate_transformation_mode="asymmetric", rounding_method="floor"
+        ),
+        lambda x: TF.interpolate(x, (6, 3), mode="nearest"),
+        (IMAGE,),
+    ),
+    Special(
+        "resize bicubic",
+        lambda x: relax.op.image.resize2d(x, (7, 5), method="cubic"),
+        lambda x: TF.interpolate(x, (7, 5), mode="bicubic"),
+        (IMAGE,),
+    ),
     Special("stop gradient", lambda x: R.multiply(x, ops.stop_gradient(x)), lambda x: x * x.detach(), (FINITE,)),
-]  # fmt: skip
+]
 
 
 @cache

@@ -12,14 +12,16 @@ from tilegrad.relax_ext import ops
 from tilegrad.relax_ext.gradient import grad, vjp
 from tilegrad.relax_ext.graph import GraphBuilder
 from tilegrad.relax_ext.region import checkpoint, custom_vjp
-from tilegrad.relax_ext.vjp.values import op_name
+from tilegrad.relax_ext.vjp.expressions import op_name
 
 R = relax.op
 
 
 def emitted(builder: GraphBuilder, start: int = 0) -> list[str]:
     """Names of the operators bound from ``start`` on."""
-    return [op_name(e).removeprefix("relax.") if isinstance(e, ir.Call) else type(e).__name__ for _, e in builder.bindings[start:]]
+    return [
+        op_name(e).removeprefix("relax.") if isinstance(e, ir.Call) else type(e).__name__ for _, e in builder.bindings[start:]
+    ]
 
 
 def evaluate(builder: GraphBuilder, results: list[relax.Var], feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
