@@ -33,7 +33,9 @@ class Gradient:
         """The pass itself."""
         names = [g.name_hint for g, f in mod.functions_items() if isinstance(f, relax.Function)]
         if self.function not in names:
-            raise UsageError("Gradient, argument 'function'", repr(self.function), f"one of {', '.join(names) or 'the functions (none)'}")
+            raise UsageError(
+                "Gradient, argument 'function'", repr(self.function), f"one of {', '.join(names) or 'the functions (none)'}"
+            )
         adjoint = self._adjoint(mod[self.function])
         result = mod.clone()
         result[f"{self.function}_adjoint"] = adjoint
@@ -45,7 +47,8 @@ class Gradient:
         target = self._target(builder, result)
         wanted = self._wanted(params)
         grads = [
-            g if g is not None else builder.emit(relax.op.zeros_like(p)) for p, g in zip(wanted, grad(builder, target, wanted), strict=True)
+            g if g is not None else builder.emit(relax.op.zeros_like(p))
+            for p, g in zip(wanted, grad(builder, target, wanted), strict=True)
         ]
         bb = builder.block_builder
         out = bb.emit_output(bb.normalize(relax.Tuple([result, relax.Tuple(grads)])))
@@ -79,7 +82,10 @@ def _inline(func: relax.Function, params: Sequence[relax.Var]) -> tuple[GraphBui
         for ty in p.ty.fields if isinstance(p.ty, relax.TupleType) else [p.ty]:
             if isinstance(ty, relax.TensorType) and not (ty.shape is not None and all(hasattr(d, "value") for d in ty.shape)):
                 raise ShapeError(
-                    f"Gradient, parameter '{p.name}'", str(ty), "a static shape", "Bind symbolic dimensions first: relax.transform.BindSymbolicVars."
+                    f"Gradient, parameter '{p.name}'",
+                    str(ty),
+                    "a static shape",
+                    "Bind symbolic dimensions first: relax.transform.BindSymbolicVars.",
                 )
     builder = GraphBuilder()
     new: dict[relax.Var, relax.Expr] = dict(zip(func.params, params, strict=True))
@@ -89,6 +95,7 @@ def _inline(func: relax.Function, params: Sequence[relax.Var]) -> tuple[GraphBui
                 kind = "control flow" if isinstance(binding.value, relax.If) else "a local function"
                 raise UnsupportedOperatorError("Gradient", kind, "a straight line of bindings", "Inline or unroll it first.")
             value = substitute(binding.value, new)
-            new[binding.var] = value if isinstance(value, relax.Var) else builder.emit(value, str(binding.span.line) if binding.span else None)
+            new[binding.var] = (
+                value if isinstance(value, relax.Var) else builder.emit(value, str(binding.span.line) if binding.span else None)
+            )
     return builder, substitute(func.body.body, new)
-
