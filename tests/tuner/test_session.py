@@ -231,3 +231,34 @@ def test_events_tell_every_trial():
     assert [e.row.trials for e in events[1:11]] == list(range(1, 11))
     assert events[-1].rows[0].done == "trials" and events[-2].row.saved_ms >= 0
     assert all(isinstance(e.json(), dict) for e in events)
+
+
+def interrupt(*_):
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("stage", ["build", "measure", "compare", "recheck"])
+def test_interruption_at_every_stage_keeps_the_trials_and_resumes(stage):
+    script = table({FAST: 0.5})
+    s, builder, runner, db = session([task()], script, recheck=interrupt if stage == "recheck" else None)
+    if stage != "recheck":
+        setattr(builder if stage == "build" else runner, stage, interrupt)
+    report = s.run()
+    assert report.interrupted and builder.closed and runner.closed
+    assert len(db.trials) == (0 if stage in ("build", "measure") else 12)
+    assert [v.done for v in db.verdicts] == ([None] if db.trials else [])
+    again, _, _, _ = session([task()], script, db)
+    again.run()
+    assert len(db.trials) == 12 and db.verdicts[-1].done == "exhausted" and canonical(db.verdicts[-1].config) == FAST
+
+
+def test_a_full_disk_ends_the_session_and_its_processes():
+    s, builder, runner, db = session([task()], table({}))
+    keep, db.append = db.append, lambda line: keep(line) if len(db.lines) < 3 else full()
+
+    def full():
+        raise TuningError("tuning log 'x'", "No space left on device", "room for one more line")
+
+    with pytest.raises(TuningError, match="No space left"):
+        s.run()
+    assert len(db.trials) == 3 and builder.closed and runner.closed
