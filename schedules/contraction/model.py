@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from tilegrad._base.errors import ScheduleError
 from tilegrad._base.target import Target
 from tilegrad.schedules.contraction.plan import Plan, Size, ceildiv, element_bytes, registers
 from tilegrad.schedules.template import Config, Workload
@@ -42,6 +43,22 @@ def size_of(fields: Mapping[str, Any]) -> Size:
 def accumulator(short: str) -> str:
     """The accumulator's type for operands of a short name such as f32, bf16, i8."""
     return {"f64": "float64"}.get(short, "float32" if "f" in short else "int64" if short == "i64" else "int32")
+
+
+KNOBS: dict[str, type] = {
+    "form": str, "mr": int, "nr": int, "kc": int, "nc": int, "mc": int, "split": list, "pack_a": bool, "pack_b": bool
+}  # fmt: skip
+"""form: vectors along N (outer) or along K (dot); mr x nr: the micro-kernel's tile; kc, nc, mc: blocks of K, N, M;
+split: parts of M, N and K computed apart; pack_a, pack_b: copied to panels, or read where they lie."""
+
+
+def checked(config: Config) -> Config:
+    """``config`` with its knobs' types checked. Raises ScheduleError."""
+    bad = [k for k, kind in KNOBS.items() if not isinstance(config.get(k), kind)]
+    numbers = [] if bad else [*(config[k] for k in ("mr", "nr", "kc", "nc", "mc")), *config["split"]]
+    if bad or len(numbers) != 8 or any(not isinstance(x, int) or x < 1 for x in numbers):
+        raise ScheduleError("contraction config", repr(config), f"the knobs {', '.join(KNOBS)}, sizes of at least 1")
+    return config
 
 
 def space(workload: Workload, target: Target) -> list[Config]:

@@ -95,10 +95,10 @@ class Nest:
             tile = tirx.floormod(index, p.tiles)
             block = tirx.floormod(tirx.floordiv(index, p.tiles), p.k_blocks)
             batch = tirx.floordiv(index, p.tiles * p.k_blocks)
-            i, s0 = bind("i", tile)
+            i, s0 = self.mem.hold("i", tile)
             k0 = block * p.kc
-            base, s1 = bind("base", index * (p.kc * p.slots))
-            row, s2 = bind("row", rows_before(p, i))
+            base, s1 = self.mem.hold("base", index * (p.kc * p.slots))
+            row, s2 = self.mem.hold("row", rows_before(p, i))
             extent = self._k_extent(k0)
             copy = self._by_rows(i, lambda r: self.pack.a_tile(self.packed_a, base, batch, row, r, k0, extent))
             return seq(s0, s1, s2, copy)
@@ -121,17 +121,17 @@ class Nest:
         tm, tn, tk = p.splits
         mi, ni = tirx.floormod(u, tm), tirx.floormod(tirx.floordiv(u, tm), tn)
         ki = tirx.floormod(tirx.floordiv(u, tm * tn), tk)
-        batch, s0 = bind("batch", tirx.floordiv(u, tm * tn * tk))
+        batch, s0 = self.mem.hold("batch", tirx.floordiv(u, tm * tn * tk))
         i_lo, i_n = part(p.tiles, tm, mi)
         p_lo, p_n = part(p.panels, tn, ni)
         k_lo, k_n = part(p.k_blocks, tk, ki)
 
         def n_block(jc: Expr) -> Stmt:
-            p0, s1 = bind("p0", p_lo + jc * p.nc)
+            p0, s1 = self.mem.hold("p0", p_lo + jc * p.nc)
             count = clip(p.nc, p_n, jc * p.nc)
 
             def k_block(kb: Expr) -> Stmt:
-                k0, s2 = bind("k0", (k_lo + kb) * p.kc)
+                k0, s2 = self.mem.hold("k0", (k_lo + kb) * p.kc)
                 k_extent = self._k_extent(k0)
                 packed = self._pack_b(t, batch, k0, k_extent, p0, count) if self.pack_b else None
                 first = kb.equal(0) if p.k_blocks > 1 else True
@@ -142,9 +142,9 @@ class Nest:
                     i_count = clip(p.mc, i_n, ic * p.mc)
 
                     def tile(jr: Expr, ir_: Expr) -> Stmt:
-                        i, s3 = bind("i", i0 + ir_)
-                        panel, s4 = bind("p", p0 + jr)
-                        at, s5 = bind("at", self._tile_at(t, batch, ki, ic * p.mc + ir_, jr, i, panel))
+                        i, s3 = self.mem.hold("i", i0 + ir_)
+                        panel, s4 = self.mem.hold("p", p0 + jr)
+                        at, s5 = self.mem.hold("at", self._tile_at(t, batch, ki, ic * p.mc + ir_, jr, i, panel))
                         body = self._tile(t, batch, k_lo + kb, k0, k_extent, i, panel, jr, at, first)
                         done = None if self.split_k else when(last, self._store(batch, i, panel, self.partial, at))
                         return seq(s3, s4, s5, body, done)
@@ -178,8 +178,8 @@ class Nest:
                 return base + k * self.row_stride + v * p.lanes
             return base + (tirx.floordiv(v, p.vectors) * p.kc + k) * p.nr + tirx.floormod(v, p.vectors) * p.lanes
 
-        n_vec, s0 = (vectors, None) if isinstance(vectors, int) else bind("vectors", vectors)
-        v0, s1 = bind("v0", p0 * p.vectors)
+        n_vec, s0 = (vectors, None) if isinstance(vectors, int) else self.mem.hold("vectors", vectors)
+        v0, s1 = self.mem.hold("v0", p0 * p.vectors)
         return seq(s0, s1, self.pack.b_block(Block(batch, k0, k_extent, v0, n_vec, self.packed_b, at)))
 
     # --- the micro-kernel ------------------------------------------------------------------------------------
@@ -210,7 +210,7 @@ class Nest:
         p = self.p
         if self.pack_a:
             block = (batch * p.k_blocks + kb) * p.tiles + i
-            base, stmt = bind("pa", block * (p.kc * p.slots))
+            base, stmt = self.mem.hold("pa", block * (p.kc * p.slots))
             return (lambda r, k: (self.packed_a, base + k * p.slots + r)), [stmt]
         place = self.c.a.place
         read = self.c.a.read
@@ -219,16 +219,16 @@ class Nest:
         assert row_step is not None and k_step is not None
         zero = {x.var: self.mem.const(0) for x in (*self.c.m, *self.c.k)}
         start = self.mem.place(read.source, read.indices, zero | self.pack.env(batch=batch))
-        base, stmt = bind("pa", start + rows_before(p, i) * row_step + k0 * k_step)
+        base, stmt = self.mem.hold("pa", start + rows_before(p, i) * row_step + k0 * k_step)
         return (lambda r, k: (self.mem.view(read.source), base + k * k_step + r * row_step)), [stmt]
 
     def _b_address(self, t: Expr, batch: Expr, k0: Expr, panel: Expr, jr: Expr) -> tuple[Address, list[Stmt]]:
         p = self.p
         if self.pack_b:
             if self.row_stride:
-                base, stmt = bind("pb", t * self.b_size + jr * p.nr)
+                base, stmt = self.mem.hold("pb", t * self.b_size + jr * p.nr)
                 return (lambda v, k: (self.packed_b, base + k * self.row_stride + v * p.lanes)), [stmt]
-            base, stmt = bind("pb", t * self.b_size + jr * (p.kc * p.nr))
+            base, stmt = self.mem.hold("pb", t * self.b_size + jr * (p.kc * p.nr))
             return (lambda v, k: (self.packed_b, base + k * p.nr + v * p.lanes)), [stmt]
         read, place = self.c.b.read, self.c.b.place
         assert read is not None and place is not None
@@ -240,7 +240,7 @@ class Nest:
         for v in range(p.vectors):
             seg, e = self.pack.lane_env(panel * p.vectors + v)
             start = self.mem.place(read.source, read.indices, zero | self.pack.env(batch=batch, segments=seg))
-            base, stmt = bind(f"pb{v}", self.mem.simplify(start + e + k0 * k_step))
+            base, stmt = self.mem.hold(f"pb{v}", self.mem.simplify(start + e + k0 * k_step))
             if p.size.segments == 1 and v:
                 base = bases[0] + v * p.lanes
             else:
@@ -263,7 +263,7 @@ class Nest:
             if j and not p.tail:
                 bases.append(bases[0] + j * n_step)
                 continue
-            base, stmt = bind(f"pb{j}", start + column * n_step + k0)
+            base, stmt = self.mem.hold(f"pb{j}", start + column * n_step + k0)
             bases.append(base)
             stmts.append(stmt)
         return (lambda j, k: (self.mem.view(read.source), bases[j] + k)), stmts
@@ -371,7 +371,7 @@ class Nest:
     def _store(self, batch: Expr, i: Expr, panel: Expr, source: Any, at: Expr) -> Stmt:
         """The chain of elementwise stages on a finished tile, and the stores of its outputs."""
         p = self.p
-        row0, s0 = bind("row0", rows_before(p, i))
+        row0, s0 = self.mem.hold("row0", rows_before(p, i))
         small, large = p.rows
         count = small if not large else small + tirx.Select(i < large, self.mem.const(1), self.mem.const(0))
         left = p.total_vectors % p.vectors
@@ -380,10 +380,10 @@ class Nest:
 
         def vector(r: Expr, v: Expr) -> Stmt:
             seg, e = self.pack.lane_env(panel * p.vectors + v)
-            e0, s1 = bind("e0", e)
-            seg_v, s2 = bind("seg", seg)
-            row, s3 = bind("row", row0 + r)
-            src, s4 = bind("src", at + r * p.nr + v * p.lanes)
+            e0, s1 = self.mem.hold("e0", e)
+            seg_v, s2 = self.mem.hold("seg", seg)
+            row, s3 = self.mem.hold("row", row0 + r)
+            src, s4 = self.mem.hold("src", at + r * p.nr + v * p.lanes)
 
             def lane(x: Expr) -> Stmt:
                 env = self.pack.env(batch=batch, m=row, segments=seg_v, n=e0 + x)
@@ -423,10 +423,10 @@ class Nest:
         p, lanes = self.p, self.p.lanes
         assert self.sum is not None
         panel = tirx.floormod(index, p.panels)
-        i, s0 = bind("i", tirx.floormod(tirx.floordiv(index, p.panels), p.tiles))
-        batch, s1 = bind("batch", tirx.floordiv(index, p.panels * p.tiles))
-        pv, s2 = bind("p", panel)
-        at, s3 = bind("at", t * self.tile_size)
+        i, s0 = self.mem.hold("i", tirx.floormod(tirx.floordiv(index, p.panels), p.tiles))
+        batch, s1 = self.mem.hold("batch", tirx.floordiv(index, p.panels * p.tiles))
+        pv, s2 = self.mem.hold("p", panel)
+        at, s3 = self.mem.hold("at", t * self.tile_size)
         step = p.size.batch * p.tiles * p.panels * self.tile_size
 
         def add(x: Expr) -> Stmt:

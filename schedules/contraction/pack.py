@@ -142,15 +142,15 @@ class Packer:
         return self.mem.loop(rows, one_row, "r")
 
     def named(self, env: dict[Any, Expr]) -> tuple[dict[Any, Expr], list[Stmt]]:
-        """``env`` with every compound value held in a variable."""
-        out, binds = {}, []
+        """``env`` with every compound value held in a register."""
+        out, held = {}, []
         for v, e in env.items():
             if isinstance(e, tirx.IntImm | tirx.Var):
                 out[v] = e
             else:
-                out[v], stmt = bind(v.name, e)
-                binds.append(stmt)
-        return out, binds
+                out[v], stmts = self.mem.hold(v.name, e)
+                held += stmts
+        return out, held
 
     def _k_runs(
         self, op: Operand, env: dict[Any, Expr], k0: Expr, k_extent: int | Expr, target: Any, at: Callable[[Expr], Expr]
@@ -168,12 +168,12 @@ class Packer:
 
         def run(q: Expr) -> Stmt:
             here, binds = self.named(env | decompose(outer, q))
-            c0, s0 = bind("c0", tirx.max(k0 - q * width, mem.const(0)))
-            c1, s1 = bind("c1", tirx.min(k1 - q * width, mem.const(width)))
+            c0, s0 = self.mem.hold("c0", tirx.max(k0 - q * width, mem.const(0)))
+            c1, s1 = self.mem.hold("c1", tirx.min(k1 - q * width, mem.const(width)))
             lo_e, hi_e = self._interval(op, axes[-1].var, here, c0, c1) if op.guards else (c0, c1)
-            lo, s2 = bind("lo", lo_e)
-            hi, s3 = bind("hi", hi_e)
-            shift, s4 = bind("shift", q * width - k0)
+            lo, s2 = self.mem.hold("lo", lo_e)
+            hi, s3 = self.mem.hold("hi", hi_e)
+            shift, s4 = self.mem.hold("shift", q * width - k0)
 
             def put(x: Expr) -> Stmt:
                 return tirx.BufferStore(target, mem.flatten(op.expr, here | decompose(inner, x)), [at(shift + x)])
@@ -186,7 +186,7 @@ class Packer:
 
         if not outer:
             return run(mem.const(0))
-        first, s5 = bind("first", tirx.floordiv(k0, width))
+        first, s5 = self.mem.hold("first", tirx.floordiv(k0, width))
         return seq(s5, mem.loop(tirx.floordiv(k1 + (width - 1), width) - first, lambda q: run(first + q), "run"))
 
     # --- B: vectors ------------------------------------------------------------------------------------------
@@ -286,12 +286,12 @@ class Packer:
 
         def run(k_env: dict[Any, Expr], at: Expr, seg: Expr, e0: Expr, e1: Expr, row: Expr) -> Stmt:
             env, binds = self.named(k_env | decompose(outer, row) | self.env(batch=q.batch, segments=seg))
-            c0, s0 = bind("c0", tirx.max(e0 - row * width, mem.const(0)))
-            c1, s1 = bind("c1", tirx.min(e1 - row * width, mem.const(width)))
+            c0, s0 = self.mem.hold("c0", tirx.max(e0 - row * width, mem.const(0)))
+            c1, s1 = self.mem.hold("c1", tirx.min(e1 - row * width, mem.const(width)))
             lo_e, hi_e = self._interval(c.b, c.n[-1].var, env, c0, c1)
-            lo, s2 = bind("lo", lo_e)
-            hi, s3 = bind("hi", hi_e)
-            start, s4 = bind("start", at + seg * per + row * width - first)
+            lo, s2 = self.mem.hold("lo", lo_e)
+            hi, s3 = self.mem.hold("hi", hi_e)
+            start, s4 = self.mem.hold("start", at + seg * per + row * width - first)
             zero = tirx.const(0, c.acc)
 
             def put(x: Expr) -> Stmt:
@@ -302,7 +302,7 @@ class Packer:
 
             steps = [slope(flat(r.source, r.indices, "int64"), c.n[-1].var) for r in loads(c.b.expr)]
             if all(s in (0, 1) for s in steps) and width >= lanes:
-                n_vec, s5 = bind("vecs", tirx.floordiv(hi - lo, lanes))
+                n_vec, s5 = self.mem.hold("vecs", tirx.floordiv(hi - lo, lanes))
                 body = [s5, mem.loop(n_vec, lambda x: mem.vector(lanes, lambda i: put(lo + x * lanes + i)), "x")]
                 done = lo + n_vec * lanes
                 body.append(mem.loop(hi - done, lambda x: put(done + x), "x"))
@@ -313,9 +313,9 @@ class Packer:
             return seq(binds, s0, s1, s2, s3, s4, body)
 
         def segment(k_env: dict[Any, Expr], at: Expr, seg: Expr) -> Stmt:
-            e0, s0 = bind("e0", tirx.max(first - seg * per, mem.const(0)))
-            e1, s1 = bind("e1", tirx.min(last - seg * per, mem.const(size)))
-            r0, s2 = bind("r0", tirx.floordiv(e0, width))
+            e0, s0 = self.mem.hold("e0", tirx.max(first - seg * per, mem.const(0)))
+            e1, s1 = self.mem.hold("e1", tirx.min(last - seg * per, mem.const(size)))
+            r0, s2 = self.mem.hold("r0", tirx.floordiv(e0, width))
             count = tirx.floordiv(e1 + (width - 1), width) - r0
             stop = tirx.min(last - seg * per, mem.const(per))
             pad = mem.loop(
@@ -325,7 +325,7 @@ class Packer:
             return seq(s0, s1, s2, rows, pad if self.p.tail else None)
 
         def one(k: Expr) -> Stmt:
-            at, s0 = bind("at", q.at(mem.const(0), k))
+            at, s0 = self.mem.hold("at", q.at(mem.const(0), k))
             k_env, binds = self.named(self.env(k=q.k0 + k))
             if self.p.size.segments == 1:
                 return seq(s0, binds, segment(k_env, at, mem.const(0)))

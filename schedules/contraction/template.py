@@ -41,11 +41,7 @@ class ContractionTemplate:
         c = canonicalise(func)
         if c is None:
             raise ScheduleError("contraction template", "a kernel that is no contraction", "one that match accepts")
-        try:
-            plan = Plan(c.size, config, target)
-            return Nest(c, plan).build(func)
-        except (KeyError, TypeError, ZeroDivisionError) as e:
-            raise ScheduleError("contraction config", repr(config), "the knobs that space lists") from e
+        return Nest(c, Plan(c.size, model.checked(config), target)).build(func)
 
     def estimate(self, workload: Workload, config: Config, target: Target) -> float:
         """Seconds that the analytic model expects."""

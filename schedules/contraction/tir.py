@@ -15,15 +15,18 @@ Stmt = Any
 SCRATCH_ALIGN = 64
 
 
-def seq(*stmts: Stmt | Iterable[Stmt] | None) -> Stmt:
-    """The statements one after the other; nested lists are flattened, None is left out."""
-    out: list[Any] = []
+def seq(*stmts: Any) -> Stmt:
+    """The statements one after the other; lists, of any depth, are flattened, None is left out."""
+    out = list(_flat(stmts))
+    return out[0] if len(out) == 1 else tirx.SeqStmt(out) if out else tirx.Evaluate(tirx.const(0, "int32"))
+
+
+def _flat(stmts: Iterable[Any]) -> Iterable[Stmt]:
     for s in stmts:
         if isinstance(s, list | tuple):
-            out += [x for x in s if x is not None]
+            yield from _flat(s)
         elif s is not None:
-            out.append(s)
-    return out[0] if len(out) == 1 else tirx.SeqStmt(out) if out else tirx.Evaluate(tirx.const(0, "int32"))
+            yield s
 
 
 def ramp(base: Expr, lanes: int) -> Expr:
@@ -76,6 +79,16 @@ class Memory:
     def vector(self, lanes: int, body: Callable[[Any], Stmt]) -> Stmt:
         """``lanes`` iterations as one vector operation."""
         return self.loop(lanes, body, "l", tirx.ForKind.VECTORIZED)
+
+    def hold(self, name: str, value: Expr) -> tuple[Expr, list[Stmt]]:
+        """As ``bind``, in a one-element buffer: TVM's simplifier does not look through it, LLVM makes it a register.
+
+        Bounds of runs are long chains of minima and quotients; seen through, they cost more time than all of LLVM.
+        """
+        cell = tirx.decl_buffer((1,), value.ty.dtype, name)
+        self._views[id_of(cell)] = cell
+        zero = tirx.const(0, "int32")
+        return tirx.BufferLoad(cell, [zero]), [tirx.AllocBuffer(cell), tirx.BufferStore(cell, value, [zero])]
 
     def view(self, buffer: Any) -> Any:
         """The one-dimensional view of a parameter."""
