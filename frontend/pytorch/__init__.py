@@ -6,18 +6,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tilegrad.frontend.pytorch.model import TorchModel, from_torch
-    from tilegrad.frontend.pytorch.verify import Verification, verify
-
     from tilegrad.frontend.pytorch.importer import Imported, import_exported
+    from tilegrad.frontend.pytorch.model import TorchModel, from_torch
+    from tilegrad.frontend.pytorch.verification import Verification, verify
 
 _WHERE = {
     "Imported": "importer",
     "import_exported": "importer",
     "TorchModel": "model",
     "from_torch": "model",
-    "Verification": "verify",
-    "verify": "verify",
+    "Verification": "verification",
+    "verify": "verification",
 }
 __all__ = ["Imported", "TorchModel", "Verification", "from_torch", "import_exported", "verify"]
 

@@ -120,7 +120,7 @@ class TorchModel(Module):
 
     def verify(self, *inputs: Any, **tolerances: float) -> Any:
         """``verify``: compare with PyTorch operator by operator, on these inputs or the examples."""
-        from tilegrad.frontend.pytorch.verify import verify
+        from tilegrad.frontend.pytorch.verification import verify
 
         self.write_back()
         return verify(self._module, inputs or self._example, training=self.training, **tolerances)

@@ -44,7 +44,7 @@ class Program:
 
     @staticmethod
     def _step(value: relax.Expr) -> Any:
-        return Step(value, dict.fromkeys(used_vars(value))) if isinstance(value, ir.Call) else value
+        return Step(value, list(dict.fromkeys(used_vars(value)))) if isinstance(value, ir.Call) else value
 
     def record(self, ports: Mapping[str, Node]) -> dict[str, Node]:
         """Record every call with ``ports`` as inputs and states; the results by output name."""

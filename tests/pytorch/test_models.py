@@ -27,7 +27,11 @@ def seeded(make, inputs, classes):
     return model, x, torch.randint(0, classes, (x.shape[0],))
 
 
-@pytest.mark.parametrize("name", SMALL)
+# The rest of the small ones take a minute together: in make test-long.
+QUICK = ("mlp", "cnn", "encoder")
+
+
+@pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.long) for n in SMALL])
 def test_training_step_equals_pytorch(name):
     assert_equal_steps(*seeded(*SMALL[name]))
 
@@ -38,6 +42,7 @@ def test_gpt_blocks_with_tied_weights_and_causal_attention():
     assert_equal_steps(m.GPT(), tokens, tokens.roll(-1, 1))
 
 
+@pytest.mark.long
 def test_unet_with_group_norm_and_both_kinds_of_upsampling():
     torch.manual_seed(0)
     x = m.images(2, 16)

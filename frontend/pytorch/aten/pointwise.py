@@ -99,6 +99,10 @@ def rsub(k: Lowering, x: Operand, y: Operand, alpha: Number = 1) -> Value:
 
 @aten("mul.Tensor", "mul.Scalar", "prims::mul")
 def mul(k: Lowering, x: Operand, y: Operand) -> Value:
+    if not isinstance(y, Value) and y == 0 and "float" in k.out.dtype and isinstance(x, Value):
+        # TVM folds x * 0 to 0, which would hide infinities and NaNs.
+        a = k.value(x, k.out.dtype)
+        return F.where(F.isfinite(a), k.number(0, a.dtype), k.number(math.nan, a.dtype))
     return add_like(k, x, y, 1, F.logical_and if k.out.dtype == "bool" else F.multiply)
 
 

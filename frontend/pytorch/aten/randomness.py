@@ -1,4 +1,4 @@
-"""Random numbers: counter-based (Threefry 2x32, 20 rounds), so that a seed gives the same bits everywhere.
+"""Random numbers: counter-based (``relax_ext.ops.random``), so that a seed gives the same bits everywhere.
 
 The state (``lowering.RandomState``) is the seed and how many runs there have been. Every random operator of a
 program is a stream of its own, numbered in program order.
@@ -11,27 +11,30 @@ from typing import Any
 
 import numpy as np
 
-from tilegrad.frontend import threefry
 from tilegrad.frontend.pytorch.lowering import Lowering
 from tilegrad.frontend.pytorch.table import aten, refuse
+from tilegrad.relax_ext import ops
 from tilegrad.relax_ext.vjp.values import F, Value
 
 
-def uniform(k: Lowering, shape: tuple[int, ...], dtype: str) -> Value:
-    """Uniform in [0, 1), a stream of its own."""
+def _key(k: Lowering) -> Value:
+    """The key of a stream of its own."""
     state, stream = k.random.draw()
-    numbers = k.tape.builder.emit(threefry.uniform(state.expr, stream, tuple(shape), "float32"))
-    return k.value(k.tape.value(numbers), dtype)
+    return k.call(ops.random_key, state, stream=stream)
+
+
+def uniform(k: Lowering, shape: tuple[int, ...], dtype: str) -> Value:
+    """Uniform in [0, 1)."""
+    return k.value(k.call(ops.random_uniform, _key(k), shape=tuple(shape), dtype="float32"), dtype)
 
 
 def dropped(k: Lowering, x: Value, p: float) -> tuple[Value, Value]:
     """``x`` with each element zero with probability ``p`` and the rest scaled by 1 / (1 - p); and the mask of those kept."""
     if p == 0:
         return x, k.full(x.shape, True, "bool")
-    if p == 1:
-        return x * 0.0, k.full(x.shape, False, "bool")
-    kept = F.greater_equal(uniform(k, x.shape, "float32"), float(np.float32(p)))
-    return F.where(kept, x * (1 / (1 - p)), k.number(0, x.dtype)), kept
+    key = _key(k)
+    kept = F.greater_equal(k.call(ops.random_uniform, key, shape=x.shape, dtype="float32"), float(np.float32(p)))
+    return k.call(ops.dropout, x, key, rate=float(p)), kept
 
 
 @aten("dropout")

@@ -148,5 +148,5 @@ def _stage(node: torch.fx.Node, got: np.ndarray, want: torch.Tensor, rtol: float
     error = torch.where(same, torch.zeros_like(a), (a - b).abs() / scale)
     worst = float(error.max()) if error.numel() else 0.0
     limit = max(rtol, 2e-2) if want.dtype in (torch.float16, torch.bfloat16) else rtol
-    name = overload_name(node.target) or getattr(node.target, "__name__", str(node.target))
+    name = str(overload_name(node.target) or getattr(node.target, "__name__", node.target))
     return Stage(name, node.name, user_line(node) or "?", worst, bool(worst <= limit))
