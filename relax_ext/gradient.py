@@ -7,6 +7,7 @@ tuples, dtypes, recomputation and users' own rules. What is particular to an ope
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from tilegrad.relax_ext.vjp.expressions import op_name, shape_of, used_vars
 from tilegrad.relax_ext.vjp.values import Node, Tape, Value
 
 Binding = tuple[relax.Var, relax.Expr]
-Cotangent = Value | list[Value | None]  # a list for a var of tuple type
+Cotangent = Any  # a Value; for a var of tuple type a list of Values and Nones
 
 
 def vjp(

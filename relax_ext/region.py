@@ -110,19 +110,18 @@ class _Checkpoint(Region):
         given = {v: walk.cotangent(v) for v, _ in body if walk.cotangent(v) is not None}
         if not given:
             return
-        token = next(g for g in given.values())
-        token_expr = next(p for p in token if p is not None).expr if isinstance(token, list) else token.expr
+        first = next(iter(given.values()))
+        token = next(p for p in (first if isinstance(first, list) else [first]) if p is not None)
         inputs = list(dict.fromkeys(self.inputs))
-        again = {v: tape.bind(ops.barrier(v, token_expr)).expr for v in inputs}
-        copies: list[tuple[relax.Var, relax.Expr]] = []
+        again = {v: tape.bind(ops.barrier(v, token.expr)).expr for v in inputs}
+        copies: dict[relax.Var, relax.Expr] = {}
         for var, expr in body:
             new = substitute(expr, again)
             again[var] = tape.bind(new).expr
-            if all(again[var] is not v for v, _ in copies):
-                copies.append((again[var], new))
+            copies.setdefault(again[var], new)
         back = {again[v]: v for v in inputs}
         body_reads = {v for v in walk.active if v not in again}
-        inner = Inner(tape, copies, {w for w, v in back.items() if v in walk.active} | body_reads)
+        inner = Inner(tape, list(copies.items()), {w for w, v in back.items() if v in walk.active} | body_reads)
         for var, g in given.items():
             inner.contribute(again[var], g)
         for var, g in inner.run().items():

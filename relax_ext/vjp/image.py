@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from tilegrad._base.errors import UnsupportedOperatorError
@@ -59,7 +61,7 @@ def grid_sample(n: Node):
         else:
             low = F.floor(p)
             corners.append([(low, low + 1.0 - p), (low + 1.0, p - low)])
-    total = None
+    total: Any = None
     for choice in np.ndindex(*(len(c) for c in corners)):
         term = _corner(x, [corners[d][k] for d, k in enumerate(choice)])
         total = term if total is None else total + term
@@ -79,7 +81,9 @@ def _position(n: Node, flat: Value, d: int) -> Value:
 def _corner(x: Value, picks: list[tuple[Value, Value | None]]) -> Value:
     """x at one corner [batch, channel, points], zero outside, times the corner's weight."""
     sizes = x.shape[2:]
-    place = inside = weight = None
+    place: Any = None
+    inside: Any = None
+    weight: Any = None
     for (p, w), size in zip(picks, sizes, strict=True):
         ok = F.logical_and(p >= 0.0, p <= float(size - 1))
         i = F.minimum(F.maximum(p, 0.0), float(size - 1)).astype("int64")

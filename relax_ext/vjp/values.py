@@ -232,10 +232,9 @@ class Value:
         if axes == tuple(range(len(axes))):
             return source
         n = len(axes)
-        fresh = isinstance(inner, ir.Call) and self.expr in self.tape.pending
-        if fresh and op_name(inner) == "relax.matmul" and axes == (*range(n - 2), n - 1, n - 2):
+        if isinstance(inner, ir.Call) and op_name(inner) == "relax.matmul" and axes == (*range(n - 2), n - 1, n - 2):
             x, y = (Value(self.tape, a) for a in inner.args)
-            if x.ndim > 1 and y.ndim > 1:  # so that a weight gradient comes out in the weight's own layout
+            if self.expr in self.tape.pending and x.ndim > 1 and y.ndim > 1:  # a weight gradient in the weight's own layout
                 return F.matmul(y.mT, x.mT, out_dtype=self.dtype)
         return F.permute_dims(source, list(axes))
 

@@ -146,7 +146,7 @@ class Recurrent(Model):
 MODELS: dict[str, Callable[[], Model]] = {"cnn": Cnn, "transformer": Transformer, "recurrent": Recurrent}
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", ["cnn", *(pytest.param(m, marks=pytest.mark.long) for m in ("transformer", "recurrent"))])
 def test_loss_and_gradients_equal_pytorchs(name: str) -> None:
     model = MODELS[name]()
     found = compile_graphs({"step": model.graph()}, logs=[]).context(2).run("step", {**model.data, **model.params})
