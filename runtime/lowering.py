@@ -51,4 +51,8 @@ def _factory() -> tuple[Any, Any, Any]:
         t.MakePackedAPI(),
         t.BF16StorageLegalize(),
     ]
-    return tvm.transform.Sequential(passes), compilation_pipeline.finalize_host_passes, compilation_pipeline.finalize_device_passes
+    return (
+        tvm.transform.Sequential(passes),
+        compilation_pipeline.finalize_host_passes,
+        compilation_pipeline.finalize_device_passes,
+    )
