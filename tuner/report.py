@@ -13,6 +13,10 @@ from tilegrad.tuner.events import Row
 from tilegrad.tuning_logs import canonical
 
 
+NEGLIGIBLE_S = 20e-6
+"""Kernels of microseconds take longer among others, whose data fill the caches: smaller differences are not worth a word."""
+
+
 @dataclass(frozen=True)
 class TaskResult:
     """One task: its row, the config recorded as best, and the seconds of each trial in order (None: it failed)."""
@@ -73,7 +77,7 @@ class Report:
         tasks = tuple(replace(t, in_program_s=seconds.get(t.key)) for t in self.tasks)
         notes = list(self.notices)
         for t in tasks:
-            if t.in_program_s and t.row.best_s and t.in_program_s > factor * t.row.best_s:
+            if t.in_program_s and t.row.best_s and t.in_program_s > max(factor * t.row.best_s, t.row.best_s + NEGLIGIBLE_S):
                 notes.append(
                     f"{t.row.name}: takes {t.in_program_s / t.row.best_s:.2f} times its recorded cost inside the program"
                 )
