@@ -172,10 +172,11 @@ class Context:
         return list(zip(calls, np.median(seconds, axis=0).tolist(), strict=True))
 
     def close(self) -> None:
-        """Stop the threads; no more calls. Arrays of ``state`` stay valid."""
-        pointer, self._pointer = self._pointer, None
-        if pointer:
-            self._f.context_destroy(pointer)
+        """Stop the threads; no more calls. Arrays of ``state`` stay valid. Raises UsageError while a call is running."""
+        if self._pointer:
+            if self._f.context_destroy(self._pointer) == _BUSY:
+                raise self._error(_BUSY, "close")
+            self._pointer = None
 
     def _timed(self, entry: str, args: Arrays, number: int, repeat: int) -> tuple[int, Any, Any]:
         if number < 1 or repeat < 1:
