@@ -56,12 +56,13 @@ def node_of(x: Any) -> Node:
         node: Node = x._node
     except AttributeError:
         return data_node(x)
-    return node if node.depth < evaluate.MAX_DEPTH else _shortened(node)
+    return node if node.depth < evaluate.MAX_DEPTH_WITHOUT_GRADIENT else _shortened(node)
 
 
 def _shortened(node: Node) -> Node:
     """A chain that has become too long is computed up to here."""
-    evaluate.value_of(node)
+    if evaluate.is_too_deep(node):
+        evaluate.value_of(node)
     return node
 
 

@@ -83,7 +83,9 @@ def to_graph(rec: Recording, ports: Mapping[Node, Port], outputs: Sequence[Outpu
         args = [exprs[i] for i in n.inputs]
         for k, i in enumerate(n.inputs):
             if n.grad and i.stop:
-                stopped[i] = args[k] = stopped.get(i) or stop_gradient(builder, exprs[i], i.place)
+                if i not in stopped:
+                    stopped[i] = stop_gradient(builder, exprs[i], i.place)
+                args[k] = stopped[i]
         exprs[n] = _emit(builder, n.op, n.attrs, n.type, n.place, args)
     seen: set[Any] = set()
     for out in outputs:
@@ -128,7 +130,9 @@ def emit_steps(builder: GraphBuilder, steps: Sequence[Step], exprs: list[Any]) -
         args = [exprs[i] for i in s.inputs]
         for k in s.stopped:
             i = s.inputs[k]
-            stopped[i] = args[k] = stopped.get(i) or stop_gradient(builder, exprs[i], s.place)
+            if i not in stopped:
+                stopped[i] = stop_gradient(builder, exprs[i], s.place)
+            args[k] = stopped[i]
         exprs.append(_emit(builder, s.op, s.attrs, s.type, s.place, args))
     return exprs
 

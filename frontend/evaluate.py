@@ -19,8 +19,8 @@ import numpy as np
 from tilegrad.frontend import convert, execute
 from tilegrad.frontend.recording import Node, ordered, usage, user_call
 
-MAX_DEPTH = 500
-"""A chain of this many pending operations is evaluated before it grows further."""
+MAX_DEPTH, MAX_DEPTH_WITHOUT_GRADIENT = 500, 100
+"""A chain of this many pending operations is evaluated before it grows further (not while tracing)."""
 
 
 @dataclass
@@ -39,6 +39,7 @@ class _Pending(threading.local):
         self.live_limit = 1024
         self.updates: dict[Node, Update] = {}  # by the new node
         self.data: dict[Any, list[weakref.ref[Node]]] = {}
+        self.tracing = False
 
 
 pending = _Pending()
@@ -56,6 +57,11 @@ def register(tensor: weakref.ref[Any]) -> None:
 def _is_watched(tensor: Any) -> bool:
     node = tensor._node
     return node.value is None or bool(node.inputs) or (node.owner is not None and node.owner() is not tensor)
+
+
+def is_too_deep(node: Node) -> bool:
+    """Whether a pending chain must be computed before it grows further."""
+    return node.depth > (MAX_DEPTH if node.grad else MAX_DEPTH_WITHOUT_GRADIENT) and not pending.tracing
 
 
 def value_of(node: Node) -> np.ndarray:
@@ -109,14 +115,16 @@ def _release(overwritten: set[Node], owners: set[int]) -> list[Node]:
     news = set(pending.updates)
     live = [t for r in pending.live if (t := r()) is not None]
     roots = dict.fromkeys(t._node for t in live if t._node not in news)
+    arrays = {id(n.value) for n in overwritten}
     touched = set(overwritten)
     for n in ordered(roots, lambda n: () if n in news else n.inputs):
-        if n not in news and any(i in touched for i in n.inputs):
+        shares = n.op == "leaf" and id(n.value) in arrays  # an alias made by detach()
+        if n not in news and (shares or any(i in touched for i in n.inputs)):
             touched.add(n)
     for t in live:
-        if t._node in overwritten and id(t) not in owners:
+        if t._node.op == "leaf" and id(t._node.value) in arrays and id(t) not in owners:
             _keep_copy(t)
-    return [n for n in roots if n in touched and n not in overwritten]
+    return [n for n in roots if n in touched and n not in overwritten and n.op != "leaf"]
 
 
 def _prune() -> None:
@@ -164,6 +172,7 @@ def tracing() -> Iterator[dict[Node, Update]]:
     flush()
     outer = dict(pending.__dict__)
     pending.__init__()  # type: ignore[misc]
+    pending.tracing = True
     try:
         yield pending.updates
     finally:
@@ -180,6 +189,8 @@ def step_is_pending(tensors: Iterable[Any]) -> bool:
 def new_data(node: Node) -> None:
     """Told of every array that enters. Bounds loops that record without ever asking for a value: when the array before
     the last one from the same call is still needed by pending work, that work is done now."""
+    if pending.tracing:
+        return
     ring = pending.data.setdefault(user_call(), [])
     ring.append(weakref.ref(node))
     if len(ring) < 3:

@@ -159,24 +159,22 @@ for _rank in (1, 2, 3):
         **{f"adaptive_avg_pool{_rank}d": (lambda f: lambda x, size: f(x, list(size)))(getattr(NN, f"adaptive_avg_pool{_rank}d"))},
     )
 
-# ***** random numbers *****
+# ***** operators of our own *****
 
 
-def _uniform(state: Any, stream: int, shape: tuple[int, ...], dtype: str) -> Any:
-    from tilegrad.frontend.threefry import uniform
+def _own(name: str, *names: str) -> Callable[..., Any]:
+    """An operator of ``relax_ext.ops``; the last ``len(names)`` arguments are its attributes."""
 
-    return uniform(state, stream, shape, dtype)
+    def emit(*args: Any) -> Any:
+        from tilegrad.relax_ext import ops
 
+        at = len(args) - len(names)
+        return getattr(ops, name)(*args[:at], **dict(zip(names, args[at:], strict=True)))
 
-_add("a state int64[2] and a shape", random_uniform=_uniform)
-
-# ***** for differentiation *****
-
-
-def _stop_gradient(x: Any) -> Any:
-    from tilegrad.relax_ext.ops import stop_gradient
-
-    return stop_gradient(x)
+    return emit
 
 
-_add("an array", stop_gradient=_stop_gradient)
+_add("a state int64[2]", random_key=_own("random_key", "stream"))
+_add("a key and a shape", random_uniform=_own("random_uniform", "shape", "dtype"))
+_add("an array of floats and a key", dropout=_own("dropout", "rate"))
+_add("an array", stop_gradient=_own("stop_gradient"))

@@ -40,12 +40,17 @@ def state() -> Tensor:
     return _generator.state
 
 
-def uniform(shape: Sequence[int], dtype: str = "float32") -> Tensor:
-    """Uniform in [0, 1), drawn when the program runs; every run of a compiled program draws anew."""
+def key() -> Tensor:
+    """The key of one draw, made when the program runs; every run of a compiled program has new ones."""
     s = state()
-    numbers = apply("random_uniform", s, attrs=(0, tuple(shape), dtype))
+    k = apply("random_key", s, attrs=(0,))
     s.assign_(s + _ONE_DRAW)
-    return numbers
+    return k
+
+
+def uniform(shape: Sequence[int], dtype: str = "float32") -> Tensor:
+    """Uniform in [0, 1), drawn when the program runs."""
+    return apply("random_uniform", key(), attrs=(tuple(shape), dtype))
 
 
 def generator() -> np.random.Generator:

@@ -120,6 +120,11 @@ class _Copier:
                     "from_relax", f"a call of the Relax function '{e.name_hint}'", "one function",
                     "Inline it first: relax.transform.InlinePrivateFunctions().",
                 )  # fmt: skip
+            if any(not isinstance(d, tirx.IntImm) for p in function.params for d in getattr(p.ty, "shape", ())):
+                raise ModelImportError(
+                    "from_relax", f"the kernel '{e.name_hint}' with symbolic extents", "kernels of static shapes",
+                    "Bind them first: relax.transform.BindSymbolicVars, before the operators are legalized.",
+                )  # fmt: skip
             if e not in self._globals:
                 self._globals[e] = self.builder.block_builder.add_func(function, e.name_hint)
             return self._globals[e]
@@ -153,7 +158,7 @@ class RelaxModule(Module):
             raise UsageError(
                 fail_line() + "from_relax module", f"{len(args)} inputs", f"{len(self.inputs)}: {', '.join(self.inputs)}"
             )
-        weights = [self._parameters.get(n) or self._buffers[n] for n in self._order[len(args) :]]
+        weights = [getattr(self, n) for n in self._order[len(args) :]]
         nodes = [as_tensor(x)._node for x in [*args, *weights]]
         outs = results(record("call", tuple(nodes), (self._inline,)))
         return outs[0] if len(outs) == 1 else tuple(outs)

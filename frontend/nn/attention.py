@@ -148,7 +148,9 @@ def clone(module: Module) -> Module:
     """A copy with parameters and buffers of its own."""
     new = copy.copy(module)
     new.__dict__ = dict(module.__dict__)
-    new.__dict__["_parameters"] = {n: p and Parameter(p.numpy(), p.requires_grad) for n, p in module._parameters.items()}
+    new.__dict__["_parameters"] = {
+        n: None if p is None else Parameter(p.numpy(), p.requires_grad) for n, p in module._parameters.items()
+    }
     new.__dict__["_buffers"] = {n: b if b is None else as_tensor(b.numpy()) for n, b in module._buffers.items()}
     new.__dict__["_modules"] = {n: m if m is None else clone(m) for n, m in module._modules.items()}
     return new

@@ -10,7 +10,7 @@ import numpy as np
 from tilegrad._base.errors import ShapeError, UsageError
 from tilegrad.frontend import functions as F
 from tilegrad.frontend import init, random
-from tilegrad.frontend.apply import as_tensor
+from tilegrad.frontend.apply import apply, as_tensor
 from tilegrad.frontend.nn.module import Module, Parameter
 from tilegrad.frontend.recording import fail_line, grad_mode
 from tilegrad.frontend.tensor import Tensor, tensor
@@ -61,9 +61,7 @@ def dropout(x: Any, p: float = 0.5, training: bool = True) -> Tensor:
     x = as_tensor(x)
     if not training or p == 0:
         return x
-    if p == 1:
-        return x * 0.0
-    return F.where(random.uniform(x.shape) >= p, x * (1.0 / (1.0 - p)), 0.0)
+    return apply("dropout", x, random.key(), attrs=(float(p),))
 
 
 class LayerNorm(Module):
