@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -23,7 +24,9 @@ def decompose(ep: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
         # Keeping a composite operator whole costs milliseconds, so only those that occur are kept.
         if name not in rules or (_is_composite(op) and name not in present):
             table[op] = f
-    return ep.run_decompositions(table)
+    with warnings.catch_warnings():  # PyTorch copies its own deprecated tree types
+        warnings.filterwarnings("ignore", message=".*LeafSpec.*", category=FutureWarning)
+        return ep.run_decompositions(table)
 
 
 @cache

@@ -11,6 +11,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+# PyTorch warns about its own internals.
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
+
 import torch.nn.functional as F  # noqa: E402
 
 from tests.pytorch import models as m  # noqa: E402

@@ -7,6 +7,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+# PyTorch warns about its own internals.
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
+
 import torch.nn.functional as F  # noqa: E402
 
 from tilegrad._base.errors import DTypeError, ModelImportError, UnsupportedOperatorError, UsageError  # noqa: E402

@@ -6,6 +6,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+# PyTorch warns about its own internals.
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
+
 from tests.pytorch import models as m  # noqa: E402
 from tests.pytorch.training import assert_equal_steps  # noqa: E402
 
