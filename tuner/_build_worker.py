@@ -27,6 +27,14 @@ def one_call(func: Any, num_outputs: int, kernel: str = "kernel") -> Any:
     return Program("run", tuple(names), buffers, (Call(kernel, tuple(names), num_outputs),), {kernel: func})
 
 
+def outputs_of(func: Any) -> int:
+    """How many of the last parameters an unscheduled kernel writes."""
+    from tilegrad.schedules.stages import inputs_outputs, stages
+
+    found = stages(func)
+    return len(inputs_outputs(func, found)[1]) if found else 1
+
+
 class Worker:
     """Keeps the kernels it was told about: ``func``, the text of ``ir.save_json``, comes with a key's first request."""
 

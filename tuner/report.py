@@ -12,7 +12,6 @@ from tilegrad._base.errors import UsageError
 from tilegrad.tuner.events import Row
 from tilegrad.tuning_logs import canonical
 
-
 NEGLIGIBLE_S = 20e-6
 """Kernels of microseconds take longer among others, whose data fill the caches: smaller differences are not worth a word."""
 

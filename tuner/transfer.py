@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from tilegrad._base.errors import ScheduleError
 from tilegrad.tuner.model import Rows
 from tilegrad.tuner.strategy import FOREIGN_WEIGHT, Search
 from tilegrad.tuner.task import Task
@@ -22,11 +23,14 @@ MOST = 3000
 
 
 def workload_of(template: Any, fields: Mapping[str, Any]) -> Any:
-    """The Workload that a record's ``workload`` object stands for, its flops and bytes included."""
+    """The Workload that a record's ``workload`` object stands for; with flops and bytes where its key determines a kernel."""
     from tilegrad.schedules.template import Workload
 
     bare = Workload(str(fields["op"]), {k: v for k, v in fields.items() if k != "op"})
-    return template.match(template.define(bare)) or bare
+    try:
+        return template.match(template.define(bare)) or bare
+    except ScheduleError:
+        return bare
 
 
 def foreign_rows(task: Task, records: Iterable[Record]) -> Rows:

@@ -1,0 +1,70 @@
+"""Every record that ships still describes a kernel that its template can build, on a machine that it fits."""
+
+import pytest
+
+from tilegrad._base.target import Target
+from tilegrad.tuning_logs import read, shipped
+from tilegrad.tuning_logs.tools import best
+
+
+def test_shipped_logs_are_whole():
+    for path in shipped():
+        contents = read(path)
+        assert contents.skipped == 0 and contents.lines, path
+
+
+def every():
+    return [b for path in shipped() for b in best(read(path).lines)]
+
+
+def rebuilt(entry):
+    """The template, workload and target of a best entry, from its JSON alone."""
+    from tilegrad import schedules
+    from tilegrad.schedules.template import Workload
+
+    template = schedules.template_named(entry.template)
+    assert template is not None, f"{entry.template} is no template of this version: ship no such records"
+    fields = {k: v for k, v in entry.workload.items() if k != "op"}
+    t = entry.target
+    return template, Workload(entry.workload["op"], fields), Target(t["arch"], tuple(t["features"]), t["threads"])
+
+
+def test_every_shipped_config_is_in_the_space_of_its_workload():
+    for entry in every():
+        template, workload, target = rebuilt(entry)
+        assert dict(entry.config) in template.space(workload, target), (entry.workload, entry.config)
+
+
+def mlp():
+    """Programs of the training step of benchmarks.train_step, whose fused kernels no key alone determines."""
+    import numpy as np
+
+    import tilegrad as tg
+    from tilegrad import nn
+
+    net = nn.Sequential(nn.Linear(784, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10))
+    batch = np.zeros((128, 784), np.float32), np.zeros(128, np.int64)
+    optimizer = tg.optim.SGD(net.parameters(), lr=0.01)
+    return tg.compile_step(net, tg.nn.functional.cross_entropy, optimizer, batch, logs=[], num_threads=2).programs
+
+
+@pytest.mark.long
+def test_every_shipped_record_compiles():
+    from tilegrad import runtime, schedules
+    from tilegrad._base.errors import ScheduleError
+    from tilegrad.schedules.finish import finish
+    from tilegrad.tuner._build_worker import one_call, outputs_of
+
+    kernels = {}
+    for program in mlp().values():
+        for func in program.kernels.values():
+            template, workload = schedules.task_of(func)
+            kernels[template.name, workload.key] = func
+    for entry in every():
+        template, workload, target = rebuilt(entry)
+        try:
+            func = kernels.get((entry.template, workload.key)) or template.define(workload)
+        except ScheduleError:
+            raise AssertionError(f"no kernel is known for {entry.workload}") from None
+        scheduled = finish(template.apply(func, dict(entry.config), target), target)
+        runtime.build({"run": one_call(func, outputs_of(func))}, {"kernel": scheduled}, target)
