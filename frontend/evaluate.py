@@ -257,8 +257,8 @@ def _run(wanted: Sequence[Node], updates: Sequence[Update]) -> None:
     free = [i for i in range(len(values)) if i not in variant.fixed]
     extra = [np.asarray(values[i], consts[i].type.dtype) for i in free]
     bases = {u.base for u in direct}
-    inputs = [n.value for n in leaves if n not in bases] + extra
-    results = variant.run(inputs, [u.base.value for u in direct])
+    inputs = [n.value for n in leaves if n.value is not None and n not in bases] + extra
+    results = variant.run(inputs, [u.base.value for u in direct if u.base.value is not None])
     for n, value in zip(wanted, results, strict=True):
         n.value = value
         _settle(n, keep_graph=n.grad and not n.bound)

@@ -4,9 +4,17 @@ import numpy as np
 import pytest
 
 import tilegrad as tg
+from tests.frontend.many import virtual_machine
 from tilegrad.frontend import evaluate
 
 X = np.random.default_rng(0).standard_normal((3, 4))
+
+
+@pytest.fixture
+def vm():
+    """Values by TVM's virtual machine: the recording is tested, not the kernels."""
+    with virtual_machine():
+        yield
 
 
 def test_checkpoint_equals_the_plain_function():
@@ -30,7 +38,7 @@ def test_checkpoint_equals_the_plain_function():
     assert evaluate.compiles == before
 
 
-def test_custom_vjp_replaces_the_gradient_to_any_order():
+def test_custom_vjp_replaces_the_gradient_to_any_order(vm):
     @tg.custom_vjp
     def clipped(x, scale):
         return x * scale
@@ -48,7 +56,7 @@ def test_custom_vjp_replaces_the_gradient_to_any_order():
     np.testing.assert_allclose(second.numpy(), np.ones_like(X))
 
 
-def test_call_te():
+def test_call_te(vm):
     def shifted(x, by):
         from tilegrad._base.tvm import te
 

@@ -4,9 +4,17 @@ import numpy as np
 import pytest
 
 import tilegrad as tg
+from tests.frontend.many import virtual_machine
 from tilegrad.frontend import evaluate
 
 torch = pytest.importorskip("torch")
+
+
+@pytest.fixture
+def vm():
+    """Values by TVM's virtual machine: the bookkeeping is tested, not the kernels."""
+    with virtual_machine():
+        yield
 
 
 def pair(*, seed=0):
@@ -91,7 +99,7 @@ def test_cnn_curve_and_running_statistics():
         ("Adagrad", dict(lr=0.05, lr_decay=0.1, initial_accumulator_value=0.1)),
     ],
 )
-def test_optimizer_equals_pytorchs(name, kw):
+def test_optimizer_equals_pytorchs(vm, name, kw):
     """On a quadratic, with the parameter in two groups of different learning rates."""
     a, b = np.float64([1.0, -2.0, 3.0]), np.float64([[0.5], [0.25]])
     ours = [tg.tensor(v, requires_grad=True) for v in (a, b)]
@@ -107,7 +115,7 @@ def test_optimizer_equals_pytorchs(name, kw):
         np.testing.assert_allclose(p.numpy(), q.detach().numpy(), rtol=1e-7)
 
 
-def test_lion_by_hand():
+def test_lion_by_hand(vm):
     p = tg.tensor(np.float64([1.0, -1.0]), requires_grad=True)
     opt = tg.optim.Lion([p], lr=0.1, betas=(0.9, 0.99), weight_decay=0.5)
     (p * np.float64([2.0, 3.0])).sum().backward()
@@ -131,7 +139,7 @@ def test_tied_weights_used_twice_and_clipped():
     np.testing.assert_allclose(p.numpy(), q.detach().numpy(), rtol=1e-9)
 
 
-def test_two_optimizers_and_gradients_read_after_the_step():
+def test_two_optimizers_and_gradients_read_after_the_step(vm):
     a, b = tg.tensor(2.0, requires_grad=True), tg.tensor(3.0, requires_grad=True)
     oa, ob = tg.optim.SGD([a], lr=0.1), tg.optim.SGD([b], lr=0.1)
     for _ in range(2):
@@ -142,7 +150,7 @@ def test_two_optimizers_and_gradients_read_after_the_step():
     assert (a.grad.item(), b.grad.item()) == pytest.approx((2.8, 1.7))  # of the values before the last step
 
 
-def test_values_on_overwritten_parameters():
+def test_values_on_overwritten_parameters(vm):
     w = tg.tensor([1.0, 2.0], requires_grad=True)
     opt = tg.optim.SGD([w], lr=1.0)
     before, alias = w * 10, w.detach()
@@ -155,7 +163,16 @@ def test_values_on_overwritten_parameters():
         loss.backward()
 
 
-def test_loops_that_never_ask_stay_bounded():
+def test_a_pending_value_on_an_alias_is_computed_before_the_update(vm):
+    w = tg.tensor([1.0, 2.0], requires_grad=True)
+    opt = tg.optim.SGD([w], lr=1.0)
+    y = w.detach() * 10
+    (w * w).sum().backward()
+    opt.step()
+    assert w.tolist() == [-1.0, -2.0] and y.tolist() == [10.0, 20.0]
+
+
+def test_loops_that_never_ask_stay_bounded(vm):
     """A sum of metrics over batches, and a long chain of updates, are computed along the way, and compiled a few times only."""
     w = tg.tensor(np.eye(12, 4), "float32")
     total, correct = tg.tensor(0.0), tg.tensor(0)
@@ -171,13 +188,13 @@ def test_loops_that_never_ask_stay_bounded():
     assert correct.item() == expected
     assert evaluate.compiles - before <= 6
     z = tg.tensor(0.0)
-    for _ in range(1200):
+    for _ in range(250):
         z = z + 1.0
-        assert z._node.depth <= evaluate.MAX_DEPTH
-    assert z.item() == 1200.0
+        assert z._node.depth <= 101
+    assert z.item() == 250.0
 
 
-def test_a_changing_number_becomes_an_argument():
+def test_a_changing_number_becomes_an_argument(vm):
     x = tg.tensor([1.0, 2.0])
     counts = []
     for i in range(5):

@@ -4,10 +4,18 @@ import numpy as np
 import pytest
 
 import tilegrad as tg
+from tests.frontend.many import virtual_machine
 from tilegrad.frontend import evaluate
 from tilegrad.frontend.gradients import to_arrays
 
 X = np.array([0.5, -1.0, 2.0])
+
+
+@pytest.fixture
+def vm():
+    """Values by TVM's virtual machine: the recording is tested, not the kernels."""
+    with virtual_machine():
+        yield
 
 
 def f64(a):
@@ -23,7 +31,7 @@ def test_grad_to_third_order():
         np.testing.assert_allclose(ours, closed, rtol=1e-12)
 
 
-def test_containers_argnums_and_aux():
+def test_containers_argnums_and_aux(vm):
     def f(params, x):
         y = x @ params["w"] + params["b"][0]
         return (y * y).sum(), y
@@ -37,7 +45,7 @@ def test_containers_argnums_and_aux():
     np.testing.assert_allclose(gx.numpy(), 7 * w.T)
 
 
-def test_a_closure_on_the_argument_is_a_constant():
+def test_a_closure_on_the_argument_is_a_constant(vm):
     """No confusion of perturbations: the inner derivative must not see the outer use of x."""
     x = f64(3.0)
     assert tg.grad(lambda y: x * y)(x).item() == 3.0
@@ -45,7 +53,7 @@ def test_a_closure_on_the_argument_is_a_constant():
     assert outer(f64(3.0)).item() == pytest.approx(6.0)
 
 
-def test_vjp_and_jvp_are_transposes():
+def test_vjp_and_jvp_are_transposes(vm):
     a = np.random.default_rng(0).standard_normal((3, 2))
 
     def f(x):
@@ -62,7 +70,7 @@ def test_vjp_and_jvp_are_transposes():
     np.testing.assert_allclose(g.numpy(), jacobian.T @ w, rtol=1e-10)
 
 
-def test_jacobian_and_hessian_compile_one_row():
+def test_jacobian_and_hessian_compile_one_row(vm):
     def f(x):
         return tg.stack([(x**3).sum(), x[0] * x[1], tg.exp(x[2])])
 
@@ -83,7 +91,7 @@ def test_jacobian_and_hessian_compile_one_row():
     assert evaluate.compiles == before
 
 
-def test_tape():
+def test_tape(vm):
     w, v = tg.tensor(2.0, requires_grad=True), tg.tensor(5.0)
     with tg.GradientTape() as tape:
         tape.watch(v)
@@ -94,7 +102,7 @@ def test_tape():
         tape.gradient(y, w)
 
 
-def test_no_grad_and_stop_gradient():
+def test_no_grad_and_stop_gradient(vm):
     x = tg.tensor([1.0, 2.0], requires_grad=True)
     with tg.no_grad():
         target = x * 3
@@ -104,7 +112,7 @@ def test_no_grad_and_stop_gradient():
     np.testing.assert_allclose(x.grad.numpy(), 2 * (a * a - 3 * a) * 2 * a + a, rtol=1e-6)
 
 
-def test_accumulation_and_create_graph():
+def test_accumulation_and_create_graph(vm):
     x = tg.tensor(3.0, requires_grad=True)
     (x * x).backward()
     (x * x).backward()

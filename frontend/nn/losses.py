@@ -1,0 +1,161 @@
+"""Losses. Shapes, reductions and conventions are PyTorch's."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from tilegrad._base.errors import DTypeError, ShapeError, UsageError
+from tilegrad.frontend import functions as F
+from tilegrad.frontend.apply import apply, as_tensor
+from tilegrad.frontend.functions import log_softmax
+from tilegrad.frontend.recording import FLOATS, fail_line
+from tilegrad.frontend.tensor import Tensor
+
+Reduction = Literal["mean", "sum", "none"]
+
+
+def softplus(x: Any, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
+    """``log(1 + exp(beta * x)) / beta``; ``x`` itself above the threshold."""
+    return apply("softplus", x, attrs=(float(beta), float(threshold)))
+
+
+def _reduce(x: Tensor, reduction: Reduction) -> Tensor:
+    if reduction == "mean":
+        return x.mean()
+    if reduction == "sum":
+        return x.sum()
+    if reduction == "none":
+        return x
+    raise UsageError(fail_line() + "loss, argument 'reduction'", repr(reduction), "'mean', 'sum' or 'none'")
+
+
+def cross_entropy(
+    logits: Any,
+    target: Any,
+    weight: Any = None,
+    ignore_index: int = -100,
+    reduction: Reduction = "mean",
+    label_smoothing: float = 0.0,
+) -> Tensor:
+    """Negative log-likelihood of softmax(logits).
+
+    logits [N, C] or [N, C, ...]; target: class numbers [N, ...] (``ignore_index`` counts for nothing), or probabilities of
+    the shape of the logits. ``weight`` [C] scales classes; the mean is over the weights of the targets, as PyTorch's is.
+    """
+    x, t = as_tensor(logits), as_tensor(target)
+    axis = 1 if x.ndim > 1 else 0
+    logp = log_softmax(x, axis)
+    if t.dtype in FLOATS:
+        return _soft_cross_entropy(logp, t, axis, weight, reduction, label_smoothing)
+    if t.shape != x.shape[:axis] + x.shape[axis + 1 :]:
+        raise ShapeError(
+            fail_line() + "cross_entropy, argument 'target'",
+            f"shape {t.shape} for logits {x.shape}",
+            f"{x.shape[:1] * axis + x.shape[2:]}",
+        )
+    return _hard_nll(logp, t, axis, weight, ignore_index, reduction, label_smoothing)
+
+
+def _class_weight(weight: Any, logp: Tensor, axis: int) -> Tensor:
+    return as_tensor(weight).astype(logp.dtype).reshape(-1, *(1,) * (logp.ndim - 1 - axis))
+
+
+def _soft_cross_entropy(logp: Tensor, t: Tensor, axis: int, weight: Any, reduction: Reduction, smoothing: float) -> Tensor:
+    classes = logp.shape[axis]
+    if t.shape != logp.shape:
+        raise ShapeError(fail_line() + "cross_entropy, argument 'target'", f"probabilities of shape {t.shape}", f"{logp.shape}")
+    if smoothing:
+        t = t * (1.0 - smoothing) + smoothing / classes
+    if weight is not None:
+        logp = logp * _class_weight(weight, logp, axis)
+    losses = -(logp * t).sum(axis)
+    return losses.sum() / float(max(1, losses.size)) if reduction == "mean" else _reduce(losses, reduction)
+
+
+def _hard_nll(logp: Tensor, t: Tensor, axis: int, weight: Any, ignore: int, reduction: Reduction, smoothing: float) -> Tensor:
+    """The class is picked by comparison, not by a gather: its gradient is then elementwise too."""
+    classes = logp.shape[axis]
+    numbers = F.positions(classes, t.dtype).reshape(-1, *(1,) * (logp.ndim - 1 - axis))
+    picked = F.equal(t.unsqueeze(axis), numbers)
+    kept = F.not_equal(t, ignore).astype(logp.dtype)
+    scale = kept
+    if weight is not None:
+        w = _class_weight(weight, logp, axis)
+        scale = F.where(picked, w, 0.0).sum(axis) * kept
+        logp = logp * w
+    losses = -F.where(picked, logp, 0.0).sum(axis) * kept
+    if smoothing:
+        losses = losses * (1.0 - smoothing) - logp.sum(axis) * kept * (smoothing / classes)
+    if reduction == "mean":
+        return losses.sum() / scale.sum()
+    return _reduce(losses, reduction)
+
+
+def nll_loss(logp: Any, target: Any, weight: Any = None, ignore_index: int = -100, reduction: Reduction = "mean") -> Tensor:
+    """Negative log-likelihood of class numbers, given log-probabilities [N, C, ...]."""
+    x = as_tensor(logp)
+    return _hard_nll(x, as_tensor(target), 1 if x.ndim > 1 else 0, weight, ignore_index, reduction, 0.0)
+
+
+def _pair(a: Any, b: Any, what: str) -> tuple[Tensor, Tensor]:
+    x, y = as_tensor(a), as_tensor(b)
+    if x.shape != y.shape:
+        raise ShapeError(
+            fail_line() + what,
+            f"shapes {x.shape} and {y.shape}",
+            "two equal shapes",
+            "Broadcasting here is usually a mistake; reshape one.",
+        )
+    if x.dtype not in FLOATS:
+        raise DTypeError(fail_line() + what, x.dtype, "floats")
+    return x, y
+
+
+def mse_loss(x: Any, target: Any, reduction: Reduction = "mean") -> Tensor:
+    """Squared difference."""
+    x, target = _pair(x, target, "mse_loss")
+    d = x - target
+    return _reduce(d * d, reduction)
+
+
+def l1_loss(x: Any, target: Any, reduction: Reduction = "mean") -> Tensor:
+    """Absolute difference."""
+    x, target = _pair(x, target, "l1_loss")
+    return _reduce(F.abs(x - target), reduction)
+
+
+def smooth_l1_loss(x: Any, target: Any, reduction: Reduction = "mean", beta: float = 1.0) -> Tensor:
+    """``d**2 / (2 * beta)`` where ``|d| < beta``, ``|d| - beta / 2`` elsewhere."""
+    x, target = _pair(x, target, "smooth_l1_loss")
+    d = F.abs(x - target)
+    return _reduce(F.where(d < beta, d * d * (0.5 / beta), d - 0.5 * beta) if beta else d, reduction)
+
+
+def huber_loss(x: Any, target: Any, reduction: Reduction = "mean", delta: float = 1.0) -> Tensor:
+    """``d**2 / 2`` where ``|d| < delta``, ``delta * (|d| - delta / 2)`` elsewhere."""
+    x, target = _pair(x, target, "huber_loss")
+    d = F.abs(x - target)
+    return _reduce(F.where(d < delta, 0.5 * d * d, delta * (d - 0.5 * delta)), reduction)
+
+
+def binary_cross_entropy(p: Any, target: Any, reduction: Reduction = "mean") -> Tensor:
+    """Of probabilities; logarithms are kept above -100, as PyTorch does."""
+    p, target = _pair(p, target, "binary_cross_entropy")
+    a, b = F.maximum(F.log(p), -100.0), F.maximum(F.log(1.0 - p), -100.0)
+    return _reduce(-(target * a + (1.0 - target) * b), reduction)
+
+
+def binary_cross_entropy_with_logits(x: Any, target: Any, reduction: Reduction = "mean", pos_weight: Any = None) -> Tensor:
+    """Of sigmoid(x), without overflow."""
+    x, target = _pair(x, target, "binary_cross_entropy_with_logits")
+    scale = 1.0 if pos_weight is None else (as_tensor(pos_weight) - 1.0) * target + 1.0
+    return _reduce((1.0 - target) * x + softplus(-x) * scale, reduction)
+
+
+def kl_div(
+    logq: Any, p: Any, reduction: Literal["mean", "sum", "none", "batchmean"] = "mean", log_target: bool = False
+) -> Tensor:
+    """``p * (log p - logq)``, zero where p is."""
+    logq, p = _pair(logq, p, "kl_div")
+    d = F.exp(p) * (p - logq) if log_target else F.where(p > 0, p * (F.log(F.where(p > 0, p, 1.0)) - logq), 0.0)
+    return d.sum() / float(d.shape[0]) if reduction == "batchmean" else _reduce(d, reduction)
