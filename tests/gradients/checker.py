@@ -108,9 +108,9 @@ def check(cases: Sequence[Case], seed: int = 0, transform: Callable[[Any], Any] 
             outcomes[b.case.id].error = e
         return outcomes
     base = {k: v for b in built for k, v in b.feeds.items()}
-    step = {k: rng.standard_normal(v.shape) if v.dtype == np.float64 else None for k, v in base.items()}
+    step = {k: rng.standard_normal(v.shape) for k, v in base.items() if v.dtype == np.float64}
     eps = {k: b.case.eps for b in built for k in b.feeds}
-    moved = [{k: v if step[k] is None else v + s * eps[k] * step[k] for k, v in base.items()} for s in (1.0, -1.0)]
+    moved = [{k: v + s * eps[k] * step[k] if k in step else v for k, v in base.items()} for s in (1.0, -1.0)]
     # Cotangents and second-order directions stay put in the first-order difference; x and w move in the second.
     first = [{k: (m[k] if "_x" in k else base[k]) for k in base} for m in moved]
     second = [{k: (m[k] if "_x" in k or "_w" in k else base[k]) for k in base} for m in moved]

@@ -17,7 +17,8 @@ CHUNK = 25
 def parts(table: str) -> list[list[Case]]:
     """A table in chunks that share a compiled module: each operator's first row and broadcasts, then the further variants."""
     seen: set[str] = set()
-    first, further = [], []
+    first: list[Case] = []
+    further: list[Case] = []
     for case in TABLES[table]:
         (further if case.op in seen and case.note != "broadcast" else first).append(case)
         seen.add(case.op)
