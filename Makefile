@@ -9,7 +9,7 @@ demo: $(VENV)/.has-demo
 	$(RUN) -m tilegrad demo
 
 test: lint types
-	$(RUN) -m pytest
+	$(RUN) -m pytest -n 2 --dist loadfile
 
 test-long: $(VENV)/.has-test
 	$(RUN) -m pytest -m long --timeout 3600

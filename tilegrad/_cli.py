@@ -170,7 +170,7 @@ def explain(
 @app.command()
 def demo(
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for libraries, log and curves.")] = Path("tilegrad-demo"),
-    budget: Annotated[float, typer.Option("--budget", min=0, help="Seconds of tuning for each of the two models.")] = 30,
+    budget: Annotated[float, typer.Option("--budget", min=1, help="Seconds of tuning for each of the two models.")] = 20,
 ) -> None:
     """Train, tune, export and reload an MLP and a CNN on scikit-learn's handwritten digits, in under three minutes."""
     from tilegrad.demo import main as demo_main
