@@ -96,7 +96,7 @@ def python(code: str, *args: object, threads: int = 1) -> list[float]:
 
     env = {**os.environ, "PYTHONPATH": str(ROOT), "TILEGRAD_NUM_THREADS": str(threads)}
     command = [sys.executable, "-c", code, *map(str, args)]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, check=True, cwd=tempfile.gettempdir())
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=True, cwd=ROOT)
     return [float(v) for v in done.stdout.split()]
 
 

@@ -82,8 +82,11 @@ class Loaded:
         Raises LibraryError for a damaged file, UsageError, ShapeError or DTypeError when it does not fit; then nothing
         has changed.
         """
-        known = {s["name"]: s["role"] for s in self.library.manifest["states"]}
-        arrays = {name: a for name, a in safetensors.load(Path(path)).items() if name in known}
+        self._take(safetensors.load(Path(path)))
+
+    def _take(self, found: Mapping[str, np.ndarray]) -> None:
+        known = {s["name"] for s in self.library.manifest["states"]}
+        arrays = {name: a for name, a in found.items() if name in known}
         present = set(arrays)
         for name, array in checked_states(self.library.manifest, arrays).items():
             if name in present:
@@ -113,17 +116,16 @@ def load(directory: str | Path, num_threads: int | None = None) -> Loaded:
     folder = Path(directory)
     manifest = _read_manifest(folder)
     _check_machine(manifest)
-    for name, expected in manifest["files"].items():
-        _check_file(folder / name, expected)
+    contents = {name: _verified(folder / name, expected) for name, expected in manifest["files"].items()}
     path = folder / f"lib{manifest['prefix']}.so"
-    if path.name not in manifest["files"] or PARAMETERS not in manifest["files"]:
+    if path.name not in contents or PARAMETERS not in contents:
         raise LibraryError(f"package {folder}", "a manifest that lists no library or no parameters", "an exported package")
-    arch = elf.machine(path.read_bytes()[:64])
+    arch = elf.machine(contents[path.name])
     if arch != manifest["target"]["arch"]:
         raise LibraryError(f"library {path}", f"a file for {arch}", manifest["target"]["arch"], "Export the package again.")
     library = Library(path.resolve(), manifest)
     loaded = Loaded(library, library.context(num_threads))
-    loaded.restore(folder / PARAMETERS)
+    loaded._take(safetensors.parse(contents[PARAMETERS], folder / PARAMETERS))
     return loaded
 
 
@@ -157,7 +159,8 @@ def _check_machine(manifest: Mapping[str, Any]) -> None:
         )
 
 
-def _check_file(path: Path, expected: Mapping[str, Any]) -> None:
+def _verified(path: Path, expected: Mapping[str, Any]) -> bytes:
+    """The file's content when size and checksum are right."""
     try:
         data = path.read_bytes()
     except OSError as e:
@@ -169,3 +172,4 @@ def _check_file(path: Path, expected: Mapping[str, Any]) -> None:
             expected["sha256"][:16] + "...",
             "Copy it again.",
         )
+    return data

@@ -58,6 +58,11 @@ def load(path: Path) -> dict[str, np.ndarray]:
         data = path.read_bytes()
     except OSError as e:
         raise LibraryError(f"checkpoint {path}", str(e), "a safetensors file") from e
+    return {name: array.copy() for name, array in parse(data, path).items()}
+
+
+def parse(data: bytes, path: Path) -> dict[str, np.ndarray]:
+    """The arrays of a file's content, as read-only views of it; ``path`` is for the error of a damaged one."""
     try:
         n = int.from_bytes(data[:8], "little")
         if n > len(data) - 8:
@@ -75,4 +80,4 @@ def _array(data: bytes, start: int, info: Mapping[str, Any]) -> np.ndarray:
     shape = tuple(info["shape"])
     if not 0 <= first <= last <= len(data) - start or last - first != int(np.prod(shape, dtype=np.int64)) * dtype.itemsize:
         raise ValueError(f"offsets {first} to {last} for {info['dtype']}{list(shape)}")
-    return np.frombuffer(data, np.uint8, last - first, start + first).view(dtype).reshape(shape).copy()
+    return np.frombuffer(data, np.uint8, last - first, start + first).view(dtype).reshape(shape)
