@@ -257,7 +257,8 @@ class Nest:
         zero = {x.var: self.mem.const(0) for x in (*self.c.n, *self.c.k)}
         seg, e = self.pack.lane_env(panel)
         start = self.mem.place(read.source, read.indices, zero | self.pack.env(batch=batch, segments=seg))
-        bases, stmts = [], []
+        bases: list[Any] = []
+        stmts: list[Any] = []
         for j in range(p.lanes):
             column = tirx.min(e + j, self.mem.const(p.size.n - 1)) if p.tail else e + j
             if j and not p.tail:

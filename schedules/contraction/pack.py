@@ -126,7 +126,9 @@ class Packer:
                 while r < rows:
                     width = 1 << ((rows - r).bit_length() - 1)
                     out.append(
-                        self.mem.vector(width, lambda x, r=r: element(x + r, k)) if width > 1 else element(self.mem.const(r), k)
+                        self.mem.vector(width, lambda x, r=r: element(x + r, k))  # type: ignore[misc]
+                        if width > 1
+                        else element(self.mem.const(r), k)
                     )
                     r += width
                 return seq(out)

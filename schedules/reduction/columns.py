@@ -187,7 +187,7 @@ class ColumnGroup:
         for step, acc in zip(current.steps, accs, strict=False):
             parts = tirx.decl_buffer((self._others * threads * n,), acc.dtype, name="parts")
             out.append(tirx.AllocBuffer(parts))
-            work += block.each(lambda at, acc=acc, parts=parts: [tirx.BufferStore(parts, acc.array[at], [p * n + at])])
+            work += block.each(lambda at, acc=acc, parts=parts: [tirx.BufferStore(parts, acc.array[at], [p * n + at])])  # type: ignore[misc]
             index = lambda t: (tirx.floordiv(q, n) * threads + t) * n + tirx.floormod(q, n)  # noqa: E731
             view, at = self._views.declare(step.stage.buffer), at_row.at(evaluator.offset(step.stage.buffer, spots(step)))
             tail += parts_in_order(step, parts, index, threads, lambda v, view=view, at=at: tirx.BufferStore(view, v, [at]))
@@ -260,7 +260,7 @@ class _Block:
             body = [s for a in level for s in self.clear(a)]
             body.append(loop(c, size, seq(at(b * size + c, unroll, level))))
             for a, inner in zip(accs, level, strict=True):
-                body += self.each(lambda i, a=a, inner=inner: [a.add(i, inner.array[i])])
+                body += self.each(lambda i, a=a, inner=inner: [a.add(i, inner.array[i])])  # type: ignore[misc]
             out.append(_share(b, count // size, seq(body), part))
             begin = count // size * size
         last: list[tirx.Stmt] = []
