@@ -12,7 +12,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 # PyTorch warns about its own internals.
-pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::FutureWarning", "ignore::DeprecationWarning", "ignore:The .grad attribute of a Tensor:UserWarning"
+)
 
 import torch.nn.functional as F  # noqa: E402
 

@@ -31,7 +31,7 @@ def seeded(make, inputs, classes):
 
 
 # The rest of the small ones take a minute together: in make test-long.
-QUICK = ("mlp", "cnn", "encoder")
+QUICK = ("mlp", "cnn")
 
 
 @pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.long) for n in SMALL])
@@ -39,6 +39,7 @@ def test_training_step_equals_pytorch(name):
     assert_equal_steps(*seeded(*SMALL[name]))
 
 
+@pytest.mark.long
 def test_gpt_blocks_with_tied_weights_and_causal_attention():
     torch.manual_seed(0)
     tokens = m.tokens(2, 8, 40)
