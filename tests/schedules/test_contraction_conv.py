@@ -10,15 +10,18 @@ from tilegrad.schedules.te.conv import conv, conv_attrs, conv_by_data, conv_by_w
 
 torch = pytest.importorskip("torch")
 
-CASES = [  # image, weights, strides, padding, dilation, groups
-    ((2, 5, 9, 11), (7, 5, 3, 3), 1, 1, 1, 1),
+QUICK = [  # image, weights, strides, padding, dilation, groups
     ((2, 6, 10, 9), (8, 3, 3, 3), 2, 1, 1, 2),
+    ((3, 3, 20), (4, 3, 5), 2, 2, 1, 1),
+]
+SLOW = [
+    ((2, 5, 9, 11), (7, 5, 3, 3), 1, 1, 1, 1),
     ((1, 4, 13, 12), (8, 1, 3, 2), (2, 3), [(1, 0), (2, 1)], (1, 2), 4),
     ((2, 4, 16, 16), (6, 4, 1, 1), 1, 0, 1, 1),
-    ((3, 3, 20), (4, 3, 5), 2, 2, 1, 1),
     ((1, 2, 5, 6, 7), (3, 2, 3, 3, 3), 1, 1, 1, 1),
     ((2, 8, 9, 9), (8, 1, 3, 3), 1, 1, 1, 8),
 ]
+CASES = [*QUICK, *(pytest.param(*case, marks=pytest.mark.long) for case in SLOW)]
 
 
 def _forward(x, w, at, groups):
