@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import selectors
 import shutil
 import tempfile
@@ -21,6 +22,15 @@ from tilegrad.tuning_logs import Status
 RECYCLE = 400
 """Builds after which a worker is replaced: compilers leak."""
 REFERENCE_TIMEOUT_S = 120.0
+PREFIX = "tilegrad-tune-"
+
+
+def remove_orphans() -> None:
+    """Delete the folders of sessions that were killed: their names tell the process, which is no more."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*-*"):
+        pid = folder.name.removeprefix(PREFIX).split("-")[0]
+        if pid.isdigit() and not Path(f"/proc/{pid}").exists() and Path("/proc/self").exists():
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 class LocalBuilder:
@@ -32,7 +42,8 @@ class LocalBuilder:
 
     def __init__(self, jobs: int | None = None, timeout_s: float = 30.0) -> None:
         self._jobs, self._timeout_s = jobs or settings.usable_cores(), timeout_s
-        self.folder = Path(tempfile.mkdtemp(prefix="tilegrad-tune-"))
+        remove_orphans()
+        self.folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-"))
         self._workers: list[_Worker | None] = [self._start() for _ in range(self._jobs)]
         self._count = 0
         self._references: dict[str, Path] = {}

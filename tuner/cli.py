@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json as jsonlib
 import shlex
+import signal
 import sys
 from enum import Enum
 from pathlib import Path
@@ -77,6 +78,7 @@ def tune(
         raise typer.BadParameter("--rpc and --key go together")
     show = listener("json", sys.stdout) if json else listener("auto")
     interrupted = False
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a polite kill saves the best, as Ctrl-C does
     try:
         report = run(
             Workloads(model, target, threads),

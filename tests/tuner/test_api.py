@@ -156,3 +156,17 @@ def test_a_compilation_that_takes_too_long(monkeypatch):
         assert (late.path, late.status) == (None, "compile_timeout")
     finally:
         builder.close()
+
+
+def test_folders_of_killed_sessions_are_removed(tmp_path, monkeypatch):
+    import os
+    import tempfile
+
+    from tilegrad.tuner.builder import PREFIX, remove_orphans
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    orphan, mine, other = (tmp_path / n for n in (f"{PREFIX}999999999-x", f"{PREFIX}{os.getpid()}-x", f"{PREFIX}notes-x"))
+    for folder in (orphan, mine, other):
+        folder.mkdir()
+    remove_orphans()
+    assert sorted(tmp_path.iterdir()) == sorted([mine, other])

@@ -20,10 +20,15 @@ def start(log, *command):
     args = command or (sys.executable, str(SCRIPT), str(log))
     process = subprocess.Popen(args, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 100
-    while not (log.exists() and log.read_text().count("\n") >= 2):
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    try:
+        while not (log.exists() and log.read_text().count("\n") >= 2):
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    except BaseException:
+        process.kill()
+        process.communicate()
+        raise
     return process
 
 
@@ -41,14 +46,15 @@ def gone(pids):
     return False
 
 
-def test_ctrl_c_on_the_command_saves_ends_soon_and_leaves_nobody(tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
+def test_a_polite_signal_saves_ends_soon_and_leaves_nobody(tmp_path, number):
     log = tmp_path / "log.jsonl"
     command = (sys.executable, "-m", "tilegrad", "tune", f"{SCRIPT}:large", "-o", str(log), "--effort", "full")
     process = start(log, *command)
     workers = children(process.pid)
     assert len(workers) >= 2
     begin = time.monotonic()
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     _, err = process.communicate(timeout=20)
     assert time.monotonic() - begin < 4, "the promise is two seconds; this machine may be busy"
     assert process.returncode == 130 and "go on with: tilegrad tune" in err
