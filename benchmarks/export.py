@@ -84,7 +84,7 @@ n = torch.nn
 net = n.Sequential(n.Linear(784, 512), n.ReLU(), n.Linear(512, 512), n.ReLU(), n.Linear(512, 10))
 opt = torch.optim.SGD(net.parameters(), lr=0.01)
 x, y = torch.randn(128, 784), torch.arange(128) % 10
-for _ in range(101):
+for _ in range(11):
     opt.zero_grad(); n.functional.cross_entropy(net(x), y).backward(); opt.step()
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
 """
@@ -161,7 +161,7 @@ def main() -> None:
             "rss_mb": round(rss, 1),
         }
     try:
-        (torch_rss,) = median(TORCH, "mlp", args.threads, threads=args.threads, times=times)
+        (torch_rss,) = python(TORCH, "mlp", args.threads, threads=args.threads)
         summary |= {"torch_rss_mb": round(torch_rss, 1), "rss_vs_torch": round(rss / torch_rss, 3)}
     except subprocess.CalledProcessError:
         summary |= {"missing": {"torch": "PyTorch is not installed"}}
