@@ -16,7 +16,7 @@ from typing import Any
 from tilegrad._base.tvm import ir, tirx, tvm, tvm_ffi
 from tilegrad.schedules import math
 from tilegrad.schedules.finish import element_bytes
-from tilegrad.schedules.stages import Expr, Iter, Stage, id_of, substitute, variables
+from tilegrad.schedules.stages import Expr, Iter, Stage, id_of, loads, substitute, variables
 
 _LEAVES = (ir.Var, tirx.IntImm, tirx.FloatImm)
 
@@ -141,7 +141,7 @@ class Evaluator:
             expr,
             [
                 (ir.TensorLoad, lambda e, _: self.read(e.source, list(e.indices))),
-                (tirx.Select, lambda e, _: self._choice(e.condition, e.true_value, e.false_value, e)),
+                (tirx.Select, lambda e, _: self._choice(e.condition, e.true_value, e.false_value)),
                 (ir.Call, self._call),
             ],
         )
@@ -230,7 +230,7 @@ class Evaluator:
     def _call(self, call: Any, mutator: Any) -> Expr:
         name = str(getattr(call.op, "name", "")).rpartition(".")[2]
         if name == "if_then_else":
-            return self._choice(call.args[0], call.args[1], call.args[2], call)
+            return self._choice(*call.args)
         if name == "likely":
             return self.value(call.args[0])
         call = mutator.default_mutate(call)
@@ -239,34 +239,60 @@ class Evaluator:
             self.body.weight += 8
         return new
 
-    def _choice(self, condition: Expr, yes: Expr, no: Expr, _whole: Any) -> Expr:
+    def _choice(self, condition: Expr, yes: Expr, no: Expr) -> Expr:
+        """``yes`` where ``condition`` holds, else ``no``: a Select where both may be computed, a branch otherwise."""
+        plain, data = _split_condition(condition)
+        if plain is not None and data is not None:  # what the data says is asked only where the data exists
+            return self._choice(plain, tirx.if_then_else(data, yes, no), no)
+        if data is not None:
+            return self._data_choice(data, yes, no)
         condition = self.analyzer.simplify(self.value(condition))
         if isinstance(condition, tirx.IntImm):
             return self.value(yes if int(condition.value) else no)
-        if not self._guards:
-            mark = len(self._bounds), len(self.body.accesses)
-            self._guards += 1
-            guarded = [self.value(yes), self.value(no)]
-            self._guards -= 1
-            safe = all(self._bounds[mark[0] :])
-            del self._bounds[mark[0] :]
-            if safe:
-                del self.body.accesses[mark[1] :]
-                return tirx.Select(condition, self.value(yes), self.value(no))
-            self._note_condition(condition)
-            return tirx.if_then_else(condition, *guarded)
+        if not self._guards and self._is_safe(yes, no):
+            return tirx.Select(condition, self.value(yes), self.value(no))
         self._note_condition(condition)
-        return tirx.if_then_else(condition, self.value(yes), self.value(no))
+        self._guards += 1
+        with self.analyzer.constraint_scope(condition):
+            yes = self.value(yes)
+        no = self.value(no)
+        self._guards -= 1
+        return tirx.if_then_else(condition, yes, no)
+
+    def _data_choice(self, condition: Expr, yes: Expr, no: Expr) -> Expr:
+        """A choice by values that were read."""
+        if self._is_safe(condition, yes, no):
+            condition, yes, no = (self.value(e) for e in (condition, yes, no))
+            return tirx.Select(condition, yes, no)
+        self._guards += 1
+        condition, yes, no = (self.value(e) for e in (condition, yes, no))
+        self._guards -= 1
+        self.body.scalar |= {id_of(v) for v in variables(condition)} & {id_of(i.var) for i in self.body.iters}
+        return tirx.if_then_else(condition, yes, no)
+
+    def _is_safe(self, *parts: Expr) -> bool:
+        """Whether every read in ``parts`` stays within its buffer wherever it is computed."""
+        bounds, accesses, cuts, scalar = (
+            len(self._bounds),
+            len(self.body.accesses),
+            {k: set(v) for k, v in self.body.cuts.items()},
+            set(self.body.scalar),
+        )
+        self._guards += 1
+        for part in parts:
+            self.value(part)
+        self._guards -= 1
+        safe = all(self._bounds[bounds:])
+        del self._bounds[bounds:], self.body.accesses[accesses:]
+        self.body.cuts, self.body.scalar = cuts, scalar
+        return safe
 
     def _note_condition(self, condition: Expr) -> None:
         """Record where an unavoidable branch changes, so that loops can be split there."""
         parts: list[Any] = []
         kinds = (tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.EQ, tirx.NE)
         tvm_ffi.structural_walk(condition, (kinds, parts.append))
-        loads: list[Any] = []
-        tvm_ffi.structural_walk(condition, (ir.TensorLoad, loads.append))
         known = {id_of(i.var): i for i in self.body.iters}
-        self.body.scalar |= {id_of(v) for v in variables(condition)} & set(known) if loads else set()
         for part in parts:
             used = [v for v in variables(part) if id_of(v) in known]
             if "int" not in str(part.a.ty.dtype):
@@ -280,6 +306,18 @@ class Evaluator:
                 self.body.cuts.setdefault(id_of(used[0]), set()).update({at, at + 1} if -d % c == 0 else {at + 1})
             else:
                 self.body.scalar |= {id_of(v) for v in used}
+
+
+def _split_condition(condition: Expr) -> tuple[Expr | None, Expr | None]:
+    """(the conjunction's parts that read nothing, those that do); None where there are none."""
+    if isinstance(condition, tirx.And):
+        left, right = _split_condition(condition.a), _split_condition(condition.b)
+        return _both(left[0], right[0]), _both(left[1], right[1])
+    return (None, condition) if loads(condition) else (condition, None)
+
+
+def _both(a: Expr | None, b: Expr | None) -> Expr | None:
+    return a if b is None else b if a is None else tirx.And(a, b)
 
 
 def combine(kind: str, a: Expr, b: Expr) -> Expr:

@@ -55,10 +55,15 @@ class Stage:
     @property
     def combiner(self) -> tuple[str, Expr] | None:
         """``("sum" | "prod" | "max" | "min", update)`` of a plain reduction ``acc = combine(acc, update)``, else None."""
-        kind = _COMBINERS.get(type(self.body))
+        body = self.body
+        widened = isinstance(body, tirx.Cast) and "int" in self.dtype  # Relax widens index arithmetic: int32(min(int64(y), ...))
+        body = body.value if widened else body
+        kind = _COMBINERS.get(type(body))
         if not self.reduce or kind is None:
             return None
-        for acc, update in ((self.body.a, self.body.b), (self.body.b, self.body.a)):
+        for acc, update in ((body.a, body.b), (body.b, body.a)):
+            if widened and isinstance(acc, tirx.Cast):
+                acc, update = acc.value, tirx.Cast(self.dtype, update)
             if self._is_own_element(acc) and not any(r.source.same_as(self.buffer) for r in loads(update)):
                 return kind, update
         return None

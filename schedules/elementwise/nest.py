@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tilegrad._base.target import Target
-from tilegrad._base.tvm import tirx
+from tilegrad._base.tvm import tirx, tvm_ffi
 from tilegrad.schedules.body import Access, Body, Evaluator, Views, elements
 from tilegrad.schedules.finish import element_bytes
 from tilegrad.schedules.loops import (
@@ -23,7 +23,7 @@ from tilegrad.schedules.loops import (
     spans,
     split_threads,
 )
-from tilegrad.schedules.stages import Iter, Stage, id_of
+from tilegrad.schedules.stages import Iter, Stage, id_of, variables
 from tilegrad.schedules.template import Config
 
 
@@ -41,7 +41,13 @@ class _Nest:
         self._outputs, self._inlined, self._views, self._target = outputs, inlined, views, target
         self._iters = outputs[0].spatial or (Iter(tirx.Var("u", "int32"), 1),)
         self._dtype = str(self._iters[-1].var.ty.dtype)
+        self._period = 1
         self._whole = self._evaluate({})
+        self._period = self._find_period()
+        if self._period > 1:
+            last = self._iters[-1]
+            self._iters = (*self._iters[:-1], Iter(tirx.Var("q", self._dtype), last.extent // self._period))
+            self._whole = self._evaluate({})
         self._dims = collapse(self._iters, self._whole.accesses, self._whole.free)
         width = max(element_bytes(s.dtype) for s in outputs)
         self._native = max(1, target.vector_bytes // width)
@@ -54,14 +60,32 @@ class _Nest:
         """The body over the common index variables, stores' accesses included."""
         evaluator = Evaluator(self._iters, self._inlined, self._views, ranges=ranges)
         for stage in self._outputs:
-            evaluator.add_element(stage.buffer, [it.var for it in self._iters[: len(stage.spatial)]])
-            stride, coefs = 1, {}
+            spot = [it.var for it in self._iters[: len(stage.spatial)]]
+            for r in range(self._period):
+                evaluator.add_element(stage.buffer, spot if self._period == 1 else [*spot[:-1], spot[-1] * self._period + r])
+            stride, coefs = self._period, {}
             for it in reversed(self._iters):
                 coefs[id_of(it.var)] = stride
                 stride *= it.extent
             view = self._views.declare(stage.buffer)
             evaluator.body.accesses.append(Access(view, coefs, frozenset(), elements(stage.buffer)))
         return evaluator.body
+
+    def _find_period(self) -> int:
+        """Along the innermost variable, after how many elements quotients and remainders by small numbers repeat.
+
+        Transposed strided windows and enlarged images have one. Each residue then is a vector of its own, and vectors
+        are interleaved when they are stored.
+        """
+        last, found = self._iters[-1], 1
+        divisions: list[Any] = []
+        for expr in [*self._whole.results, *(v for _, v in self._whole.binds)]:
+            tvm_ffi.structural_walk(expr, ((tirx.FloorDiv, tirx.FloorMod), divisions.append))
+        for d in divisions:
+            if isinstance(d.b, tirx.IntImm) and any(v.same_as(last.var) for v in variables(d.a)):
+                found = pymath.lcm(found, int(d.b.value))
+        fits = 1 < found <= 4 and last.extent % found == 0 and last.extent >= 4 * found
+        return found if fits and not any(s.dtype == "bool" for s in self._outputs) else 1
 
     def build(self) -> list[tirx.Stmt]:
         lane = self._dims[-1]
@@ -128,23 +152,55 @@ class _Nest:
         single = isinstance(count, int) and count == 1
         base = tirx.const(first, self._dtype) if single else var * width + first
 
+        work = self._vector(emit, lane, base, width, vector)
+        return work if single else loop(var, count, work, start=begin)
+
+    def _vector(self, emit: Emit, lane: Dim, base: Any, width: int, vector: bool) -> tirx.Stmt:
+        """One vector of every output from ``base``."""
+        after: list[tirx.Stmt] = []
+
         def body(index: Any) -> list[tirx.Stmt]:
             e = emit.lanes(index, width)
-            return [*e.enter(lane, base + index), *self._stores(e)]
+            entered = e.enter(lane, base + index)
+            if self._period == 1:
+                return [*entered, *self._stores(e)]
+            start = emit.copy()
+            start.enter(lane, base)
+            named, stores = self._interleaved(e, start, width)
+            after.extend(stores)
+            return [*entered, *named]
 
-        work = lane_loop(width, self._dtype, body, vector)
-        return work if single else loop(var, count, work, start=begin)
+        return seq([lane_loop(width, self._dtype, body, vector), *after])
+
+    def _interleaved(self, emit: Emit, start: Emit, width: int) -> tuple[list[tirx.Stmt], list[tirx.Stmt]]:
+        """(each residue's values, named, lane by lane; the stores of whole vectors that alternate between residues)."""
+        m, named, stores = self._period, [], []
+        for k, stage in enumerate(self._outputs):
+            vectors = []
+            for result in emit.body.results[k * m : (k + 1) * m]:
+                statements, read = emit.name(emit.at(result))
+                named += statements
+                vectors.append(read.source.vload([0], stage.dtype if width == 1 else f"{stage.dtype}x{width}"))
+            order = [r * width + lane for lane in range(width) for r in range(m)]
+            value = tirx.Shuffle(vectors, order)
+            place = tirx.Ramp(start.at(self._offset()), tirx.const(1, self._dtype), m * width)
+            stores.append(tirx.BufferStore(self._views.declare(stage.buffer), value, [place]))
+        return named, stores
+
+    def _offset(self) -> Any:
+        """The flat index of an output's element (the first of a period)."""
+        offset: Any = tirx.const(0, self._dtype)
+        stride = self._period
+        for it in reversed(self._iters):
+            offset = it.var * stride + offset if stride > 1 else it.var + offset
+            stride *= it.extent
+        return offset
 
     def _stores(self, emit: Emit) -> list[tirx.Stmt]:
         """All values first, then all stores: an output may lie where an input does."""
         values: list[tirx.Stmt] = []
         stores: list[tirx.Stmt] = []
-        offset: Any = tirx.const(0, self._dtype)
-        stride = 1
-        for it in reversed(self._iters):
-            offset = it.var * stride + offset if stride > 1 else it.var + offset
-            stride *= it.extent
-        place = emit.at(offset)
+        place = emit.at(self._offset())
         for stage, result in zip(self._outputs, emit.body.results, strict=True):
             value = emit.at(result)
             if len(self._outputs) > 1 and str(value.ty.dtype) != "bool":
@@ -188,11 +244,7 @@ class _Nest:
         return loop(p, pymath.prod(extents), seq([*binds, work]), kind)
 
     def _tile_row(self, emit: Emit, lane: Dim, first: Any, lanes: int) -> tirx.Stmt:
-        def body(index: Any) -> list[tirx.Stmt]:
-            e = emit.lanes(index, lanes)
-            return [*e.enter(lane, first + index), *self._stores(e)]
-
-        return lane_loop(lanes, self._dtype, body, id_of(lane.var) not in emit.body.scalar)
+        return self._vector(emit, lane, first, lanes, id_of(lane.var) not in emit.body.scalar)
 
 
 def _cases(cases: Sequence[tuple[Any, tirx.Stmt]]) -> tirx.Stmt:

@@ -111,10 +111,9 @@ def is_window(stage: Stage) -> bool:
     if not spatial:
         return False
     body = evaluate([*stage.spatial, *stage.reduce], stage.combiner[1], {}, Views())
-    steps = [abs(a.coef(spatial[-1].var)) for a in body.accesses]
-    nearest = [min((abs(a.coef(r.var)) for r in stage.reduce if a.coef(r.var)), default=0) for a in body.accesses]
-    wide = [(s, r) for s, r in zip(steps, nearest, strict=True) if s]
-    return bool(wide) and all(s <= 4 and spatial[-1].extent >= 4 for s, _ in wide)
+    last = spatial[-1]
+    moves = [a for a in body.accesses if a.coef(last.var) or id_of(last.var) in a.free]  # free: by a quotient, as in a transpose
+    return last.extent >= 4 and bool(moves) and all(abs(a.coef(last.var)) <= 4 for a in moves)
 
 
 def evaluate(iters: Sequence[Iter], expr: Expr, inlined: dict[int, Stage], views: Views, **options: Any) -> Body:
