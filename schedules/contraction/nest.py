@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tilegrad._base.tvm import ir, tirx, tvm_ffi
+from tilegrad.schedules import math
 from tilegrad.schedules.contraction.canonical import Contraction
 from tilegrad.schedules.contraction.pack import Block, Packer, transposed
 from tilegrad.schedules.contraction.plan import Plan, ceildiv, rows_before
@@ -409,7 +410,7 @@ class Nest:
                 body = link.stage.at([where[x.var] for x in link.stage.spatial])
                 body = inline(body, self.c.inlined)
                 body = tvm_ffi.structural_map(body, (ir.TensorLoad, lambda e: values.get(id_of(e.source), e)))
-                value = self.mem.flatten(body, env)
+                value = _with_named_parts(self.mem.flatten(body, env), binds)
             var, stmt = _bind_value(link.stage.name, value)
             binds.append(stmt)
             values[id_of(link.stage.buffer)] = var
@@ -450,6 +451,24 @@ def _bind_value(name: str, value: Expr) -> tuple[Expr, Stmt | None]:
         return value, None
     var, stmt = bind(name, value.value)
     return tirx.Cast("bfloat16", var), stmt
+
+
+def _with_named_parts(value: Expr, binds: list[Stmt]) -> Expr:
+    """``value`` with our own mathematics, whose repeated parts are bound ahead of it (TVM's simplifier refuses a ``Let``
+    that it meets twice). What only some elements may evaluate stays inside its condition."""
+
+    def name(part_: Expr) -> Expr:
+        if isinstance(part_, ir.Var | tirx.IntImm | tirx.FloatImm) or str(part_.ty.dtype) == "bool":
+            return part_
+        var, stmt = bind("t", part_)
+        binds.append(stmt)
+        return var
+
+    def call(c: Any, mutator: Any) -> Expr:
+        lazy = str(getattr(c.op, "name", "")).endswith("if_then_else")
+        return c if lazy else math.expand(mutator.default_mutate(c), name)
+
+    return tvm_ffi.structural_mutate(value, [(ir.Call, call)])
 
 
 def part(total: int, parts: int, index: Expr) -> tuple[Expr, int | Expr]:
