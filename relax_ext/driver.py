@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tilegrad import runtime, schedules, tuning_logs
+from tilegrad._base.errors import ScheduleError
 from tilegrad._base.target import Target
 from tilegrad.relax_ext import build_cache
 from tilegrad.relax_ext.graph import Graph
@@ -109,8 +110,16 @@ def _schedule(
     for name, func in {n: f for p in programs.values() for n, f in p.kernels.items()}.items():
         template, workload = schedules.task_of(func)
         hit = records.choose(template, workload, target)
-        choices[name] = Choice(template.name, workload.json(), hit.config, hit.source)
-        scheduled[name] = schedules.schedule(func, target, hit.config)
+        config, source = hit.config, hit.source
+        try:
+            scheduled[name] = schedules.schedule(func, target, config)
+        except ScheduleError as e:
+            if source == "default":
+                raise
+            log.warning("kernel %s: a %s config is not legal here (%s); its default is used", name, source, e)
+            config, source = template.default(workload, target), "default"
+            scheduled[name] = schedules.schedule(func, target, config)
+        choices[name] = Choice(template.name, workload.json(), config, source)
     return choices, scheduled
 
 

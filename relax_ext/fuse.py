@@ -23,6 +23,9 @@ from tilegrad.schedules.stages import Stage, loads
 
 _SPATIAL = ("movement", "elementwise")
 
+MAX_KERNELS = 32
+"""Longer chains save nothing more and cost compile time that grows faster than their length."""
+
 
 @dataclass(eq=False)
 class _Group:
@@ -95,7 +98,7 @@ class _Fuser:
                 continue
             if self._anchored(into) and self._anchored(own) or not _reads_pointwise(node, p.outs[0]):
                 continue
-            if not self._makes_cycle(into, own):
+            if not self._may_not_merge(into, own):
                 self._merge(into, own)
 
     @staticmethod
@@ -123,7 +126,7 @@ class _Fuser:
             return
         into = next(iter(readers.values()))
         anchor = next((n for n in into.home if n.kind not in _SPATIAL), None)
-        if anchor is None or anchor.kind != "reduction" or self._makes_cycle(own, into):
+        if anchor is None or anchor.kind != "reduction" or self._may_not_merge(own, into):
             return
         if not all(_reads_once_or_cheap(anchor, n) for n in own.home if n.outs[0] in anchor.args):
             return
@@ -145,7 +148,7 @@ class _Fuser:
             if (
                 fits
                 and self._cheap_to_repeat([*self._members(group), *members], rows)
-                and not self._makes_cycle(group, other)
+                and not self._may_not_merge(group, other)
                 and rows.add_all(members)
             ):
                 self._merge(group, other)
@@ -180,9 +183,9 @@ class _Fuser:
                     out[id(self.group[p])] = self.group[p]
         return list(out.values())
 
-    def _makes_cycle(self, a: _Group, b: _Group) -> bool:
-        """Whether a path leaves one of the two groups and enters the other through a third."""
-        return self._detour(a, b) or self._detour(b, a)
+    def _may_not_merge(self, a: _Group, b: _Group) -> bool:
+        """Whether they are too long together, or a path leaves one of them and enters the other through a third."""
+        return len(a.home) + len(b.home) > MAX_KERNELS or self._detour(a, b) or self._detour(b, a)
 
     def _detour(self, start: _Group, end: _Group) -> bool:
         first = min(n.index for n in start.home)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tilegrad._base.target import Target
 from tilegrad._base.tvm import tirx
+from tilegrad.schedules.contraction import TEMPLATE as CONTRACTION
 from tilegrad.schedules.elementwise import TEMPLATE as ELEMENTWISE
 from tilegrad.schedules.finish import finish
 from tilegrad.schedules.opaque import OpaqueTemplate
@@ -11,18 +12,7 @@ from tilegrad.schedules.reduction import TEMPLATE as REDUCTION
 from tilegrad.schedules.template import Config, Scheduled, Template, Workload
 
 
-def _templates() -> tuple[Template, ...]:
-    found: list[Template] = []
-    try:
-        from tilegrad.schedules.contraction import TEMPLATE as contraction
-
-        found.append(contraction)
-    except ImportError:
-        pass
-    return (*found, REDUCTION, ELEMENTWISE, OpaqueTemplate())
-
-
-TEMPLATES: tuple[Template, ...] = _templates()
+TEMPLATES: tuple[Template, ...] = (CONTRACTION, REDUCTION, ELEMENTWISE, OpaqueTemplate())
 """From special to general; the first that matches takes the kernel. The last one always does."""
 
 

@@ -14,9 +14,9 @@ from tilegrad.schedules.math_float32 import Bind, Expr
 
 _UNARY: dict[str, Callable[[Expr, Bind], Expr]] = {
     "exp": own.exp, "exp2": own.exp2, "log": own.log, "log2": own.log2, "log10": own.log10, "log1p": own.log1p,
-    "tanh": own.tanh, "sigmoid": own.sigmoid, "erf": own.erf, "sin": own.sin, "cos": own.cos,
+    "tanh": own.tanh, "sigmoid": own.sigmoid, "erf": own.erf, "sin": own.sin, "cos": own.cos, "sinh": own.sinh, "cosh": own.cosh,
 }  # fmt: skip
-_LIBM = ("sqrt", "rsqrt", "tan", "sinh", "cosh", "asin", "acos", "atan", "asinh", "acosh", "atanh", "atan2", "fmod")
+_LIBM = ("sqrt", "rsqrt", "tan", "asin", "acos", "atan", "asinh", "acosh", "atanh", "atan2", "fmod")
 _EXPENSIVE = {*_UNARY, "pow", *_LIBM}
 
 
@@ -42,6 +42,8 @@ def expand(call: Any, bind: Bind | None = None) -> Expr:
         args = list(call.args)
     elif name == "sigmoid":  # TVM's own rule, but without its overflow for large negative arguments in any type
         return _letting(lambda b: _sigmoid_libm(b(call.args[0]), b), bind)
+    elif name in ("sinh", "cosh"):  # no C library call in TVM
+        return _letting(lambda b: _hyperbolic_libm(name, b(call.args[0]), b), bind)
     else:
         return call
     value = _letting(lambda b: own.pow(b(args[0]), b(args[1]), b) if name == "pow" else _UNARY[name](b(args[0]), b), bind)
@@ -136,6 +138,18 @@ def _sigmoid_libm(x: Expr, bind: Bind) -> Expr:
     zero, one = tirx.const(0, x.ty.dtype), tirx.const(1, x.ty.dtype)
     e = bind(tirx.exp(tirx.Select(x < zero, x, zero - x)))
     return tirx.Select(x < zero, e, one) / (e + one)
+
+
+def _hyperbolic_libm(name: str, x: Expr, bind: Bind) -> Expr:
+    """As in math_float32, on libm's exp."""
+    one, half = tirx.const(1, x.ty.dtype), tirx.const(0.5, x.ty.dtype)
+    a = bind(tirx.abs(x))
+    h = bind(tirx.exp(a * half))
+    if name == "cosh":
+        return (h * half) * h + half / (h * h)
+    t = bind(expm1(bind(tirx.min(a, tirx.const(40, x.ty.dtype)))))
+    size = bind(tirx.Select(a < tirx.const(20, x.ty.dtype), (t + t / (t + one)) * half, (h * half) * h))
+    return tirx.Select(x < tirx.const(0, x.ty.dtype), -size, size)
 
 
 def _constant_power(x: Expr, y: Expr, bind: Bind | None) -> Expr | None:

@@ -194,6 +194,20 @@ def tanh(x: Expr, bind: Bind) -> Expr:
     return _with_sign_of(bind(tirx.Select(a < f32(0.6), small, large)), x)
 
 
+def sinh(x: Expr, bind: Bind) -> Expr:
+    """(t + t / (t + 1)) / 2 with t = e^|x| - 1; from the square of e^(|x|/2) where e^|x| itself would overflow."""
+    a = bind(_abs(x))
+    t = bind(expm1(bind(tirx.min(a, f32(40.0))), bind))
+    h = bind(exp(bind(a * f32(0.5)), bind))
+    return _with_sign_of(bind(tirx.Select(a < f32(20.0), (t + t / (t + f32(1.0))) * f32(0.5), (h * f32(0.5)) * h)), x)
+
+
+def cosh(x: Expr, bind: Bind) -> Expr:
+    """(e^|x| + e^-|x|) / 2, from h = e^(|x|/2) so that nothing overflows before the result does."""
+    h = bind(exp(bind(_abs(x) * f32(0.5)), bind))
+    return (h * f32(0.5)) * h + f32(0.5) / (h * h)
+
+
 def sigmoid(x: Expr, bind: Bind) -> Expr:
     """1 / (1 + e^-x), with e^-|x| so that the small side keeps its denormals."""
     e = bind(exp(bind(f32(0.0) - _abs(x)), bind))

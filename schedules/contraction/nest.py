@@ -387,18 +387,20 @@ class Nest:
             row, s3 = self.mem.hold("row", row0 + r)
             src, s4 = self.mem.hold("src", at + r * p.nr + v * p.lanes)
 
+            parts: list[Stmt] = []
+
             def lane(x: Expr) -> Stmt:
                 env = self.pack.env(batch=batch, m=row, segments=seg_v, n=e0 + x)
-                return self._element(env, tirx.BufferLoad(source, [src + x]))
+                return self._element(env, tirx.BufferLoad(source, [src + x]), _Parts(self.mem, x, p.lanes, parts))
 
             full = self.mem.vector(p.lanes, lane) if contiguous else self.mem.loop(p.lanes, lane, "l")
             if p.tail:
                 full = when(e0 + p.lanes <= p.size.n, full, self.mem.loop(p.tail, lane, "l"))
-            return seq(s1, s2, s3, s4, full)
+            return seq(s1, s2, s3, s4, parts, full)
 
         return seq(s0, self.mem.loop(count, lambda r: self.mem.loop(vectors, lambda v: vector(r, v), "v"), "r"))
 
-    def _element(self, env: dict[Any, Expr], total: Expr) -> Stmt:
+    def _element(self, env: dict[Any, Expr], total: Expr, parts: _Parts) -> Stmt:
         """All results that belong to one element; every value is computed before the first store (they may be in place)."""
         values: dict[int, Expr] = {}
         binds, stores = [], []
@@ -410,8 +412,8 @@ class Nest:
                 body = link.stage.at([where[x.var] for x in link.stage.spatial])
                 body = inline(body, self.c.inlined)
                 body = tvm_ffi.structural_map(body, (ir.TensorLoad, lambda e: values.get(id_of(e.source), e)))
-                value = _with_named_parts(self.mem.flatten(body, env), binds)
-            var, stmt = _bind_value(link.stage.name, value)
+                value = _with_named_parts(self.mem.flatten(body, env), parts, binds)
+            var, stmt = parts.value(value)
             binds.append(stmt)
             values[id_of(link.stage.buffer)] = var
             if link.is_output:
@@ -443,26 +445,43 @@ class Nest:
         return seq(s0, s1, s2, s3, self.mem.loop(self.tile_size // lanes, add, "x"), self._store(batch, i, pv, self.sum, at))
 
 
-def _bind_value(name: str, value: Expr) -> tuple[Expr, Stmt | None]:
-    """A variable for ``value``. TVM lowers no vector of booleans and no bfloat16: for those the float32 before rounding."""
-    if str(value.ty.dtype) not in ("bool", "bfloat16"):
-        return bind(name, value)
-    if not isinstance(value, tirx.Cast):
-        return value, None
-    var, stmt = bind(name, value.value)
-    return tirx.Cast("bfloat16", var), stmt
+class _Parts:
+    """Names for repeated parts of an element's arithmetic: local arrays of a lane each, which LLVM keeps in registers.
+
+    (A ``Let`` that TVM's simplifier meets twice is refused, and chains of ``Bind`` take it exponential time.)
+    """
+
+    def __init__(self, memory: Memory, lane: Expr, lanes: int, allocations: list[Stmt]) -> None:
+        self._memory, self._lane, self._lanes, self._allocations = memory, lane, lanes, allocations
+
+    def name(self, value: Expr) -> tuple[Expr, Stmt]:
+        """The expression that reads ``value`` back, and the statement that stores it."""
+        local = self._memory.local("t", value.ty.dtype, self._lanes)
+        self._allocations.append(tirx.AllocBuffer(local))
+        return tirx.BufferLoad(local, [self._lane]), tirx.BufferStore(local, value, [self._lane])
+
+    def value(self, value: Expr) -> tuple[Expr, Stmt | None]:
+        """As ``name``; TVM lowers no vector of booleans and no bfloat16: for those the float32 before rounding."""
+        if str(value.ty.dtype) not in ("bool", "bfloat16"):
+            return self.name(value)
+        if not isinstance(value, tirx.Cast):
+            return value, None
+        read, store = self.name(value.value)
+        return tirx.Cast("bfloat16", read), store
 
 
-def _with_named_parts(value: Expr, binds: list[Stmt]) -> Expr:
-    """``value`` with our own mathematics, whose repeated parts are bound ahead of it (TVM's simplifier refuses a ``Let``
-    that it meets twice). What only some elements may evaluate stays inside its condition."""
+def _with_named_parts(value: Expr, parts: _Parts, stores: list[Stmt]) -> Expr:
+    """``value`` with our own mathematics, its repeated parts stored ahead of it by ``stores``.
+
+    What only some elements may evaluate stays inside its condition.
+    """
 
     def name(part_: Expr) -> Expr:
         if isinstance(part_, ir.Var | tirx.IntImm | tirx.FloatImm) or str(part_.ty.dtype) == "bool":
             return part_
-        var, stmt = bind("t", part_)
-        binds.append(stmt)
-        return var
+        read, store = parts.name(part_)
+        stores.append(store)
+        return read
 
     def call(c: Any, mutator: Any) -> Expr:
         lazy = str(getattr(c.op, "name", "")).endswith("if_then_else")

@@ -85,10 +85,15 @@ class Memory:
 
         Bounds of runs are long chains of minima and quotients; seen through, they cost more time than all of LLVM.
         """
-        cell = tirx.decl_buffer((1,), value.ty.dtype, name)
-        self._views[id_of(cell)] = cell
+        cell = self.local(name, value.ty.dtype, 1)
         zero = tirx.const(0, "int32")
         return tirx.BufferLoad(cell, [zero]), [tirx.AllocBuffer(cell), tirx.BufferStore(cell, value, [zero])]
+
+    def local(self, name: str, dtype: Any, count: int) -> Any:
+        """A small one-dimensional buffer of the kernel's own; whoever uses it allocates it."""
+        buffer = tirx.decl_buffer((count,), dtype, name)
+        self._views[id_of(buffer)] = buffer
+        return buffer
 
     def view(self, buffer: Any) -> Any:
         """The one-dimensional view of a parameter."""

@@ -12,6 +12,7 @@ from tests.relax_ext.test_lowering import arrays
 from tilegrad._base.tvm import relax
 from tilegrad.relax_ext import report
 from tilegrad.relax_ext.driver import build_graphs
+from tilegrad.relax_ext.fuse import MAX_KERNELS
 from tilegrad.relax_ext.graph import GraphBuilder
 from tilegrad.relax_ext.pipeline import lower
 
@@ -182,6 +183,19 @@ def test_reductions_over_the_same_rows_are_one_pass(name: str) -> None:
     for got in (run(program, args), library.context().run("f", args)):
         for output, want in expected.items():
             np.testing.assert_allclose(got[output], want, rtol=1e-4, atol=1e-5, err_msg=output)
+
+
+def test_chains_are_cut_at_a_length() -> None:
+    b = GraphBuilder()
+    x = y = b.input("x", (8, 8), "float32")
+    for _ in range(100):
+        y = b.emit(op.add(b.emit(op.multiply(y, f32(0.5))), x))
+    b.output("y", y)
+    graph = b.finish()
+    assert 200 // MAX_KERNELS <= len(lower(graph).calls) <= 200 // MAX_KERNELS + 2
+    value = np.ones((8, 8), "float32")
+    got = build_graphs({"f": graph}, logs=[]).library.context().run("f", {"x": value})["y"]
+    np.testing.assert_allclose(got, 2 * value, rtol=1e-6)  # the fixed point of y / 2 + x
 
 
 def test_columns_and_rows_do_not_mix() -> None:

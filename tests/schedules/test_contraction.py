@@ -1,6 +1,7 @@
 """The contraction template's kernels against NumPy in float64: layouts, tails, types, fusion, every config of a space."""
 
 import itertools
+import math
 
 import numpy as np
 import pytest
@@ -241,3 +242,22 @@ def test_workloads_name_and_rebuild_kernels():
         "dtypes": ["f32", "f32", "f32"], "epilogue": "add[n]", "prologue": ["", "transpose"],
     }  # fmt: skip
     assert workload.flops == 2 * 30 * 50 * 40
+
+
+def test_own_mathematics_in_a_long_epilogue():
+    """gelu and its derivative after one product, at full tiles and tails: each error function is evaluated once, in names
+    that TVM's simplifier does not look through (seen through, this kernel took minutes to compile)."""
+    inputs, c = product(37, 43, 19)
+    g = tensor(37, 43, name="g")
+    half = te.compute((37, 43), lambda i, j: tirx.erf(c[i, j] * 0.7071067811865476), name="erf")
+    gelu = te.compute((37, 43), lambda i, j: c[i, j] * (half[i, j] * 0.5 + 0.5), name="gelu")
+    slope = te.compute(
+        (37, 43),
+        lambda i, j: g[i, j] * (half[i, j] * 0.5 + 0.5 + c[i, j] * tirx.exp(c[i, j] * c[i, j] * -0.5) * 0.3989422804014327),
+        name="slope",
+    )
+    arrays, (y, dy) = run([*inputs, g], [gelu, slope])
+    x = plain(arrays[:2], "NN")
+    cdf = np.vectorize(math.erf)(x / math.sqrt(2)) / 2 + 0.5
+    np.testing.assert_allclose(y, x * cdf, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(dy, arrays[2] * (cdf + x * np.exp(-x * x / 2) / math.sqrt(2 * math.pi)), rtol=1e-4, atol=1e-4)

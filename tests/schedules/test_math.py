@@ -60,6 +60,7 @@ CASES = {
     "exp": (tirx.exp, np.exp), "exp2": (tirx.exp2, np.exp2), "expm1": (own.expm1, np.expm1), "log": (tirx.log, np.log),
     "log2": (tirx.log2, np.log2), "log10": (tirx.log10, np.log10), "log1p": (tirx.log1p, np.log1p), "tanh": (tirx.tanh, np.tanh),
     "sigmoid": (tirx.sigmoid, sigmoid), "erf": (tirx.erf, erf), "sin": (tirx.sin, np.sin), "cos": (tirx.cos, np.cos),
+    "sinh": (tirx.sinh, np.sinh), "cosh": (tirx.cosh, np.cosh),
 }  # fmt: skip
 
 
