@@ -40,6 +40,7 @@ class _Pending(threading.local):
         self.updates: dict[Node, Update] = {}  # by the new node
         self.data: dict[Any, list[weakref.ref[Node]]] = {}
         self.tracing = False
+        self.whole = False  # within what must be carried out together: nothing is computed in between
 
 
 pending = _Pending()
@@ -61,7 +62,8 @@ def _is_watched(tensor: Any) -> bool:
 
 def is_too_deep(node: Node) -> bool:
     """Whether a pending chain must be computed before it grows further."""
-    return node.depth > (MAX_DEPTH if node.grad else MAX_DEPTH_WITHOUT_GRADIENT) and not pending.tracing
+    too_deep = node.depth > (MAX_DEPTH if node.grad else MAX_DEPTH_WITHOUT_GRADIENT)
+    return too_deep and not pending.tracing and not pending.whole
 
 
 def value_of(node: Node) -> np.ndarray:
@@ -167,6 +169,16 @@ def overwrite(tensor: Any, value: np.ndarray) -> None:
 
 
 @contextmanager
+def whole() -> Iterator[None]:
+    """Record updates that belong together, such as an optimizer's step: no bound on what is pending cuts between them."""
+    before, pending.whole = pending.whole, True
+    try:
+        yield
+    finally:
+        pending.whole = before
+
+
+@contextmanager
 def tracing() -> Iterator[dict[Node, Update]]:
     """Record without effect: yields the updates recorded inside, which are undone at the end."""
     flush()
@@ -189,7 +201,7 @@ def step_is_pending(tensors: Iterable[Any]) -> bool:
 def new_data(node: Node) -> None:
     """Told of every array that enters. Bounds loops that record without ever asking for a value: when the array before
     the last one from the same call is still needed by pending work, that work is done now."""
-    if pending.tracing:
+    if pending.tracing or pending.whole:
         return
     ring = pending.data.setdefault(user_call(), [])
     ring.append(weakref.ref(node))

@@ -104,7 +104,7 @@ class Optimizer:
 
     def record(self, hyper: Any, step: bool) -> None:
         """Record the update; ``hyper(group number, name)`` gives each hyperparameter as a rank-0 float64 Tensor."""
-        with grad_mode(False):
+        with grad_mode(False), evaluate.whole():
             if self.count is not None:
                 evaluate.assign(self.count, (self.count + 1.0)._node, step)
             for i, group in enumerate(self.param_groups):

@@ -11,7 +11,6 @@ from tilegrad.schedules.opaque import OpaqueTemplate
 from tilegrad.schedules.reduction import TEMPLATE as REDUCTION
 from tilegrad.schedules.template import Config, Scheduled, Template, Workload
 
-
 TEMPLATES: tuple[Template, ...] = (CONTRACTION, REDUCTION, ELEMENTWISE, OpaqueTemplate())
 """From special to general; the first that matches takes the kernel. The last one always does."""
 

@@ -403,7 +403,8 @@ class Nest:
     def _element(self, env: dict[Any, Expr], total: Expr, parts: _Parts) -> Stmt:
         """All results that belong to one element; every value is computed before the first store (they may be in place)."""
         values: dict[int, Expr] = {}
-        binds, stores = [], []
+        binds: list[Stmt | None] = []
+        stores: list[Stmt] = []
         for link in self.c.chain:
             if link.stage.reduce:
                 value = total
