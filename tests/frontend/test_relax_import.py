@@ -4,15 +4,7 @@ import numpy as np
 import pytest
 
 import tilegrad as tg
-from tests.frontend.many import virtual_machine
 from tilegrad._base.tvm import relax, te, tvm
-
-
-@pytest.fixture
-def vm():
-    """Values by TVM's virtual machine: the recording is tested, not the kernels."""
-    with virtual_machine():
-        yield
 
 
 def affine():
@@ -28,7 +20,7 @@ def affine():
     return bb.get()
 
 
-def test_values_and_gradients(vm):
+def test_values_and_gradients():
     rng = np.random.default_rng(0)
     W, X = rng.standard_normal((4, 2)).astype("float32"), rng.standard_normal((3, 4)).astype("float32")
     model = tg.from_relax(affine(), {"w.weight": W})
