@@ -66,12 +66,11 @@ def _one(name: str, train: digits.Split, test: digits.Split, folder: Path, log: 
     folder.mkdir(exist_ok=True)
     untuned = _step(name, train, logs=[])
     initial = {k: v.copy() for k, v in untuned.model.state_dict().items()}
-    runs = {"untuned": _train(name, untuned, train)}
-    say(f"untuned: {runs['untuned'].ms:.3f} ms a step")
     report = tg.tune(untuned, budget_s=budget_s, log=log, progress=listener("table") if sys.stderr.isatty() else None)
     say(replace(report, tasks=tuple(t for t in report.tasks if t.row.trials)).text())
     tuned = _step(name, train, logs=[log])
-    runs["tuned"] = _train(name, tuned, train)
+    # One after the other, so that the step times are those of one machine in one state.
+    runs = {"untuned": _train(name, untuned, train), "tuned": _train(name, tuned, train)}
     torch = _torch(name, initial, folder)
     if torch is not None:
         runs["PyTorch"] = torch
