@@ -193,7 +193,13 @@ class Tensor(Operators):
         return indexing.get(self, key)
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        self.assign_(indexing.put(self, key, value))
+        new = indexing.put(self, key, value)
+        if self._node.grad and not self._node.bound:  # a result with a history keeps it: the name moves on
+            self._node = new._node
+            new._node.owner = weakref.ref(self)
+            evaluate.register(new._node.owner)
+        else:
+            self.assign_(new)
 
 
 apply._tensor_class.append(Tensor)

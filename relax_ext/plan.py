@@ -213,16 +213,14 @@ class _Planner:
 
     def _ordered(self) -> list[_Step]:
         """Original order, except that what must run later does."""
-        done: set[int] = set()
         out: list[_Step] = []
         waiting = {s.index: s for s in self.steps}
         while waiting:
-            ready = [i for i, s in waiting.items() if s.after <= done]
+            ready = [i for i, s in waiting.items() if not s.after & waiting.keys()]  # zero-size producers have no step
             if not ready:
                 raise AssertionError("cyclic order of kernels")
             i = min(ready)
             out.append(waiting.pop(i))
-            done.add(i)
         return out
 
     def _copy(self, source: str, target: str) -> _Step:

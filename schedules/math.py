@@ -11,6 +11,7 @@ from typing import Any
 from tilegrad._base.tvm import ir, tirx, tvm_ffi
 from tilegrad.schedules import math_float32 as own
 from tilegrad.schedules.math_float32 import Bind, Expr
+from tilegrad.schedules.stages import loads
 
 _UNARY: dict[str, Callable[[Expr, Bind], Expr]] = {
     "exp": own.exp, "exp2": own.exp2, "log": own.log, "log2": own.log2, "log10": own.log10, "log1p": own.log1p,
@@ -21,8 +22,28 @@ _EXPENSIVE = {*_UNARY, "pow", *_LIBM}
 
 
 def lower(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """``func`` with every call this module knows replaced by arithmetic."""
-    return func.with_body(tvm_ffi.structural_map(func.body, (ir.Call, expand)))
+    """``func`` with every call this module knows replaced by arithmetic, and integer division that cannot trap."""
+    body = tvm_ffi.structural_map(func.body, (ir.Call, expand))
+    return func.with_body(tvm_ffi.structural_map(body, [(kind, _safe_division) for kind in _QUOTIENTS + _REMAINDERS]))
+
+
+_QUOTIENTS, _REMAINDERS = (tirx.FloorDiv, tirx.Div), (tirx.FloorMod, tirx.Mod)
+
+
+def _safe_division(e: Any) -> Expr:
+    """Integer division by data: 0 by zero as NumPy has it, and no trap for the smallest integer by -1."""
+    dtype = str(e.ty.dtype)
+    if isinstance(e.b, tirx.IntImm) or "int" not in dtype or not loads(e.b):
+        return e
+    zero, one = tirx.const(0, dtype), tirx.const(1, dtype)
+    special = tirx.EQ(e.b, zero)
+    if dtype.startswith("int"):
+        minus = tirx.EQ(e.b, tirx.const(-1, dtype))
+        plain = type(e)(e.a, tirx.Select(tirx.Or(special, minus), one, e.b))
+        if isinstance(e, _REMAINDERS):
+            return tirx.Select(tirx.Or(special, minus), zero, plain)
+        return tirx.Select(special, zero, tirx.Select(minus, zero - e.a, plain))
+    return tirx.Select(special, zero, type(e)(e.a, tirx.Select(special, one, e.b)))
 
 
 def expand(call: Any, bind: Bind | None = None) -> Expr:

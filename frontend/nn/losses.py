@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from tilegrad._base.errors import DTypeError, ShapeError, UsageError
+from tilegrad._base.errors import DTypeError, IndexingError, ShapeError, UsageError
 from tilegrad.frontend import functions as F
 from tilegrad.frontend.apply import apply, as_tensor
 from tilegrad.frontend.functions import log_softmax
@@ -75,6 +75,7 @@ def _soft_cross_entropy(logp: Tensor, t: Tensor, axis: int, weight: Any, reducti
 def _hard_nll(logp: Tensor, t: Tensor, axis: int, weight: Any, ignore: int, reduction: Reduction, smoothing: float) -> Tensor:
     """The class is picked by comparison, not by a gather: its gradient is then elementwise too."""
     classes = logp.shape[axis]
+    t = _class_numbers(t, classes, ignore)
     numbers = F.positions(classes, t.dtype).reshape(-1, *(1,) * (logp.ndim - 1 - axis))
     picked = F.equal(t.unsqueeze(axis), numbers)
     kept = F.not_equal(t, ignore).astype(logp.dtype)
@@ -86,9 +87,20 @@ def _hard_nll(logp: Tensor, t: Tensor, axis: int, weight: Any, ignore: int, redu
     losses = -F.where(picked, logp, 0.0).sum(axis) * kept
     if smoothing:
         losses = losses * (1.0 - smoothing) - logp.sum(axis) * kept * (smoothing / classes)
+    known = F.equal(t, ignore) | ((t >= 0) & (t < classes))
+    losses = F.where(known, losses, float("nan"))  # a class that does not exist must not look like a good prediction
     if reduction == "mean":
         return losses.sum() / scale.sum()
     return _reduce(losses, reduction)
+
+
+def _class_numbers(t: Tensor, classes: int, ignore: int) -> Tensor:
+    """Class numbers as integers that hold ``ignore`` too. Known values are checked: IndexingError outside the range."""
+    value = t._node.value if t._node.op == "leaf" else None
+    if value is not None and ((value != ignore) & ((value < 0) | (value >= classes))).any():
+        bad = value[(value != ignore) & ((value < 0) | (value >= classes))].flat[0]
+        raise IndexingError(f"{fail_line()}class numbers", f"class {bad}", f"0 to {classes - 1}, or ignore_index {ignore}")
+    return t.astype("int64") if t.dtype in ("uint8", "int8", "bool") else t
 
 
 def nll_loss(logp: Any, target: Any, weight: Any = None, ignore_index: int = -100, reduction: Reduction = "mean") -> Tensor:

@@ -5,6 +5,7 @@ import pytest
 
 import tilegrad as tg
 from tests.frontend.many import virtual_machine
+from tilegrad._base.errors import IndexingError
 from tilegrad.frontend import evaluate
 
 torch = pytest.importorskip("torch")
@@ -209,3 +210,25 @@ def test_a_changing_number_becomes_an_argument(vm):
         assert (x * (0.5 + i) + 3.0).tolist() == [(0.5 + i) + 3.0, 2 * (0.5 + i) + 3.0]
         counts.append(evaluate.compiles)
     assert counts[4] == counts[1]
+
+
+def test_item_assignment_keeps_the_history_of_a_result(vm):
+    w = tg.tensor([1.0, 2.0, 3.0], requires_grad=True)
+    v = torch.tensor([1.0, 2.0, 3.0], requires_grad=True)
+    y, z = w * 2, v * 2
+    y[0], z[0] = 5.0, 5.0
+    np.testing.assert_array_equal(y.numpy(), z.detach().numpy())
+    (y.sum() + (w * w).sum()).backward()
+    (z.sum() + (v * v).sum()).backward()
+    np.testing.assert_array_equal(w.grad.numpy(), v.grad.numpy())
+
+
+def test_a_class_that_does_not_exist_is_refused_or_poisons_the_loss(vm):
+    x = tg.tensor(np.arange(12, dtype="float32").reshape(4, 3))
+    with pytest.raises(IndexingError, match="class 3.*0 to 2"):
+        tg.nn.functional.cross_entropy(x, tg.tensor(np.array([0, 1, 2, 3])))
+    computed = tg.tensor(np.array([0, 1, 2, 2])) + tg.tensor(np.array([0, 0, 0, 1]))
+    assert np.isnan(tg.nn.functional.cross_entropy(x, computed).item())
+    bytes_ = tg.tensor(np.array([0, 1, 2, 1], "uint8"))
+    expected = torch.nn.functional.cross_entropy(torch.tensor(x.numpy()), torch.tensor([0, 1, 2, 1]))
+    assert tg.nn.functional.cross_entropy(x, bytes_).item() == pytest.approx(expected.item(), rel=1e-6)

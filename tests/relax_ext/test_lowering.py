@@ -244,3 +244,15 @@ def test_program_text_names_every_port_and_call() -> None:
     text = program.text()
     assert all(f"port %{p}" in text for p in program.ports)
     assert all(c.kernel in text for c in program.calls)
+
+
+def test_reader_of_an_empty_value_is_not_a_cycle() -> None:
+    """The gradient of a linear layer on an empty batch is zero."""
+    b = GraphBuilder()
+    x, g = b.input("x", (0, 3), "float32"), b.input("g", (0, 2), "float32")
+    e = b.emit
+    b.output("total", e(op.sum(e(op.add(e(op.concat([x, e(op.exp(x))], axis=1)), const(1.0))))))
+    b.output("g2", e(op.multiply(g, const(2.0))))
+    graph = b.finish()
+    got = run(lower(graph, "f"), {"x": np.zeros((0, 3), "float32"), "g": np.zeros((0, 2), "float32")})
+    assert float(got["total"]) == 0.0

@@ -133,3 +133,18 @@ def test_float64_keeps_libm() -> None:
 def libm_calls(kernel: Kernel) -> set[str]:
     """Functions of the C library's mathematics that the kernel's code calls."""
     return set(re.findall(r"call\w*\s+(\w+)@PLT", kernel.assembly)) & {f"{n}{s}" for n in (*CASES, "pow") for s in ("", "f")}
+
+
+@pytest.mark.parametrize("dtype", ["int64", "int32", "uint8"])
+def test_integer_division_by_data_does_not_trap(dtype: str) -> None:
+    """0 where the divisor is 0 (as NumPy), wrap-around for the smallest integer by -1."""
+    low = np.iinfo(dtype).min
+    a = np.array([7, 7, low, low, 5], dtype)
+    b = np.array([2, 0, 0, 3, 5], dtype) if dtype == "uint8" else np.array([-2, 0, -1, 3, -1], dtype)
+    x, y = tensor(5, dtype=dtype, name="x"), tensor(5, dtype=dtype, name="y")
+    quotient = te.compute((5,), lambda i: tirx.floordiv(x[i], y[i]), name="quotient")
+    rest = te.compute((5,), lambda i: tirx.floormod(x[i], y[i]), name="rest")
+    got = Kernel([x, y], quotient, rest)(a, b)
+    with np.errstate(all="ignore"):
+        np.testing.assert_array_equal(got[0], np.floor_divide(a, b))
+        np.testing.assert_array_equal(got[1], np.remainder(a, b))

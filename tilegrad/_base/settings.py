@@ -17,7 +17,7 @@ def _platformdirs() -> ModuleType:
 
 def cache_dir() -> Path:
     """Compiled objects and libraries. ``TILEGRAD_CACHE_DIR`` overrides the user's cache folder."""
-    return Path(os.environ.get("TILEGRAD_CACHE_DIR") or _platformdirs().user_cache_dir("tilegrad"))
+    return Path(os.environ.get("TILEGRAD_CACHE_DIR") or _platformdirs().user_cache_dir("tilegrad")).absolute()
 
 
 def user_log() -> Path:
