@@ -261,9 +261,7 @@ def _run(wanted: Sequence[Node], updates: Sequence[Update]) -> None:
     settings = execute.current_settings()
     family = _cache.setdefault((full_key, settings), _Family())
     values = [c.attrs[0] for c in consts]
-    variant = next(
-        (v for v in family.variants if all(values[i] == x and type(values[i]) is type(x) for i, x in v.fixed.items())), None
-    )
+    variant = next((v for v in family.variants if all(_same(values[i], x) for i, x in v.fixed.items())), None)
     if variant is None:
         variant = _compile(rec, leaves, consts, wanted, direct, family)
     free = [i for i in range(len(values)) if i not in variant.fixed]
@@ -274,6 +272,11 @@ def _run(wanted: Sequence[Node], updates: Sequence[Update]) -> None:
     for n, value in zip(wanted, results, strict=True):
         n.value = value
         _settle(n, keep_graph=n.grad and not n.bound)
+
+
+def _same(a: Any, b: Any) -> bool:
+    """Whether two numbers are one in a compiled program (NaN is itself)."""
+    return type(a) is type(b) and (a == b or (a != a and b != b))
 
 
 def _settle(node: Node, keep_graph: bool) -> None:
@@ -326,7 +329,7 @@ def _compile(
     """Compile for the numbers at hand. A number that differs from an earlier variant's becomes an argument."""
     global compiles
     values = [c.attrs[0] for c in consts]
-    free = {i for v in family.variants for i in range(len(values)) if i not in v.fixed or v.fixed[i] != values[i]}
+    free = {i for v in family.variants for i in range(len(values)) if i not in v.fixed or not _same(v.fixed[i], values[i])}
     bases = {u.base: k for k, u in enumerate(updates)}
     ports: dict[Node, convert.Port] = {}
     inputs: list[str] = []
