@@ -48,7 +48,7 @@ class Build:
         return {name: lower(graph, name) for name, graph in self.graphs.items()}
 
     def summary(self) -> str:
-        """One line: how many kernels came from where, and what to do about those without a tuned config."""
+        """One line: how many kernels got their config from where."""
         sources = [c.source for c in self.choices.values()]
         counts = ", ".join(f"{sources.count(s)} {s}" for s in tuning_logs.SOURCES if s in sources)
         return f"{len(sources)} kernels: {counts}"

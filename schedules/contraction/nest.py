@@ -15,9 +15,9 @@ from collections.abc import Callable
 from typing import Any
 
 from tilegrad._base.tvm import ir, tirx, tvm_ffi
-from tilegrad.schedules import math
 from tilegrad.schedules.contraction.canonical import Contraction
 from tilegrad.schedules.contraction.pack import Block, Packer, transposed
+from tilegrad.schedules.contraction.parts import Parts, with_named_parts
 from tilegrad.schedules.contraction.plan import Plan, ceildiv, rows_before
 from tilegrad.schedules.contraction.tir import Memory, Stmt, bind, both, ramp, seq, when
 from tilegrad.schedules.stages import Expr, id_of, inline
@@ -391,7 +391,7 @@ class Nest:
 
             def lane(x: Expr) -> Stmt:
                 env = self.pack.env(batch=batch, m=row, segments=seg_v, n=e0 + x)
-                return self._element(env, tirx.BufferLoad(source, [src + x]), _Parts(self.mem, x, p.lanes, parts))
+                return self._element(env, tirx.BufferLoad(source, [src + x]), Parts(self.mem, x, p.lanes, parts))
 
             full = self.mem.vector(p.lanes, lane) if contiguous else self.mem.loop(p.lanes, lane, "l")
             if p.tail:
@@ -400,7 +400,7 @@ class Nest:
 
         return seq(s0, self.mem.loop(count, lambda r: self.mem.loop(vectors, lambda v: vector(r, v), "v"), "r"))
 
-    def _element(self, env: dict[Any, Expr], total: Expr, parts: _Parts) -> Stmt:
+    def _element(self, env: dict[Any, Expr], total: Expr, parts: Parts) -> Stmt:
         """All results that belong to one element; every value is computed before the first store (they may be in place)."""
         values: dict[int, Expr] = {}
         binds: list[Stmt | None] = []
@@ -413,7 +413,7 @@ class Nest:
                 body = link.stage.at([where[x.var] for x in link.stage.spatial])
                 body = inline(body, self.c.inlined)
                 body = tvm_ffi.structural_map(body, (ir.TensorLoad, lambda e: values.get(id_of(e.source), e)))
-                value = _with_named_parts(self.mem.flatten(body, env), parts, binds)
+                value = with_named_parts(self.mem.flatten(body, env), parts, binds)
             var, stmt = parts.value(value)
             binds.append(stmt)
             values[id_of(link.stage.buffer)] = var
@@ -444,51 +444,6 @@ class Nest:
             return tirx.BufferStore(self.sum, total, [ramp(at + x * lanes, lanes)])
 
         return seq(s0, s1, s2, s3, self.mem.loop(self.tile_size // lanes, add, "x"), self._store(batch, i, pv, self.sum, at))
-
-
-class _Parts:
-    """Names for repeated parts of an element's arithmetic: local arrays of a lane each, which LLVM keeps in registers.
-
-    (A ``Let`` that TVM's simplifier meets twice is refused, and chains of ``Bind`` take it exponential time.)
-    """
-
-    def __init__(self, memory: Memory, lane: Expr, lanes: int, allocations: list[Stmt]) -> None:
-        self._memory, self._lane, self._lanes, self._allocations = memory, lane, lanes, allocations
-
-    def name(self, value: Expr) -> tuple[Expr, Stmt]:
-        """The expression that reads ``value`` back, and the statement that stores it."""
-        local = self._memory.local("t", value.ty.dtype, self._lanes)
-        self._allocations.append(tirx.AllocBuffer(local))
-        return tirx.BufferLoad(local, [self._lane]), tirx.BufferStore(local, value, [self._lane])
-
-    def value(self, value: Expr) -> tuple[Expr, Stmt | None]:
-        """As ``name``; TVM lowers no vector of booleans and no bfloat16: for those the float32 before rounding."""
-        if str(value.ty.dtype) not in ("bool", "bfloat16"):
-            return self.name(value)
-        if not isinstance(value, tirx.Cast):
-            return value, None
-        read, store = self.name(value.value)
-        return tirx.Cast("bfloat16", read), store
-
-
-def _with_named_parts(value: Expr, parts: _Parts, stores: list[Stmt]) -> Expr:
-    """``value`` with our own mathematics, its repeated parts stored ahead of it by ``stores``.
-
-    What only some elements may evaluate stays inside its condition.
-    """
-
-    def name(part_: Expr) -> Expr:
-        if isinstance(part_, ir.Var | tirx.IntImm | tirx.FloatImm) or str(part_.ty.dtype) == "bool":
-            return part_
-        read, store = parts.name(part_)
-        stores.append(store)
-        return read
-
-    def call(c: Any, mutator: Any) -> Expr:
-        lazy = str(getattr(c.op, "name", "")).endswith("if_then_else")
-        return c if lazy else math.expand(mutator.default_mutate(c), name)
-
-    return tvm_ffi.structural_mutate(value, [(ir.Call, call)])
 
 
 def part(total: int, parts: int, index: Expr) -> tuple[Expr, int | Expr]:
