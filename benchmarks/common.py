@@ -8,6 +8,9 @@ turn one after the other, round by round, with a pause between turns so that spi
         result = arena.race(rounds=5)
     result.ms["ours"], result.ratio("ours", "torch"), result.peak_mb["torch"], arena.missing["jax"]
 
+A contestant with ``many=True`` serves many units of work from one process, for benchmarks of many short rows: its
+function returns a callable that makes the work of one unit from the keywords that ``race`` is given as ``unit``.
+
 A ratio ``x_vs_y`` is y's time over x's: above 1 means that x is faster.
 """
 
@@ -40,6 +43,7 @@ class Contestant:
     target: str
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
+    many: bool = False
 
 
 class Missing(Exception):
@@ -94,7 +98,8 @@ class Arena:
             ("TILEGRAD_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "TVM_NUM_THREADS"), n
         )
         env |= {"PYTHONPATH": str(ROOT), **c.env}
-        command = [sys.executable, "-c", "from benchmarks.common import worker; worker()", c.target, json.dumps(dict(c.kwargs))]
+        command = [sys.executable, "-c", "from benchmarks.common import worker; worker()", c.target]
+        command += [json.dumps(dict(c.kwargs)), json.dumps(c.many)]
         process = subprocess.Popen(command, cwd=ROOT, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self._workers[c.name] = process
         reply = _read(process, c.name)
@@ -102,15 +107,18 @@ class Arena:
             self.missing[c.name] = reply["missing"]
             _end(self._workers.pop(c.name))
 
-    def race(self, rounds: int = 5, turn_s: float = 0.3) -> Result:
-        """Interleaved turns of ``turn_s`` seconds each. The first round warms up and is not counted."""
+    def race(self, rounds: int = 5, turn_s: float = 0.3, unit: Mapping[str, Any] | None = None) -> Result:
+        """Interleaved turns of ``turn_s`` seconds each, of one ``unit`` if the contestants serve many.
+
+        The first round prepares and warms up; it is not counted.
+        """
         seconds: dict[str, list[float]] = {name: [] for name in self._workers}
         peaks: dict[str, float] = {}
         for counted in range(rounds + 1):
             for name, worker in self._workers.items():
                 time.sleep(PAUSE_S)
                 assert worker.stdin is not None
-                worker.stdin.write(f"{turn_s}\n")
+                worker.stdin.write(json.dumps([turn_s, dict(unit or {})]) + "\n")
                 worker.stdin.flush()
                 reply = _read(worker, name)
                 peaks[name] = reply["peak_mb"]
@@ -186,14 +194,20 @@ def worker() -> None:
 
     module, _, function = sys.argv[1].partition(":")
     try:
-        work = getattr(importlib.import_module(module), function)(**json.loads(sys.argv[2]))
-        work()
+        made = getattr(importlib.import_module(module), function)(**json.loads(sys.argv[2]))
+        many = json.loads(sys.argv[3])
+        if not many:
+            made()
     except (Missing, ImportError) as e:
         reply(missing=str(e))
         return
     reply(ready=True)
+    current, work = None, made
     for line in sys.stdin:
-        seconds = take_turn(work, float(line))
+        turn_s, unit = json.loads(line)
+        if many and unit != current:
+            current, work = unit, made(**unit)
+        seconds = take_turn(work, turn_s)
         reply(seconds=seconds, peak_mb=peak_mb())
 
 

@@ -49,6 +49,17 @@ def test_race(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (facts_a["OMP_NUM_THREADS"], facts_a["OPENBLAS_CORETYPE"], facts_a["OWN"], facts_b["OWN"]) == ("3", None, "1", None)
 
 
+def sleeper() -> Callable[..., Callable[[], None]]:
+    """A contestant that serves many units."""
+    return lambda seconds: lambda: time.sleep(seconds)
+
+
+def test_many_units_from_one_process() -> None:
+    with Arena([Contestant("a", f"{HERE}:sleeper", many=True)], threads=1) as arena:
+        fast, slow = (arena.race(rounds=1, turn_s=0.01, unit={"seconds": s}).seconds["a"][0] for s in (0.001, 0.02))
+    assert 0.001 <= fast < slow and slow >= 0.02
+
+
 def test_a_contestant_that_dies_is_an_error() -> None:
     with pytest.raises(RuntimeError, match="'x' ended with status 7"):
         Arena([Contestant("x", f"{HERE}:noted", {"path": "", "fail": "crash"})], threads=1)
