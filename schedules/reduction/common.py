@@ -17,7 +17,7 @@ from tilegrad.schedules.stages import Expr, id_of
 def live(current: Pass, store: Store) -> Pass:
     """The pass without steps whose values an earlier pass has already stored."""
     written = {k for k, s in store.stashes.items() if s.written}
-    return Pass(current.cols, [s for s in current.steps if id_of(s.stage.buffer) not in written])
+    return Pass(current.cols, [s for s in current.steps if id_of(s.stage.buffer) not in written], current.sides)
 
 
 def spots(step: Step) -> list[Expr]:
@@ -31,7 +31,8 @@ def updates(
     """One vector of a pass: all values first, then the stores, or the accumulators at ``at``."""
     out: list[tirx.Stmt] = []
     late: list[tirx.Stmt] = []
-    for k, (step, result) in enumerate(zip(current.steps, point.body.results, strict=True)):
+    count = len(current.steps)
+    for k, (step, result) in enumerate(zip(current.steps, point.body.results[:count], strict=True)):
         stored, value = emit.name(emit.at(result))
         out += stored
         if accs:
@@ -39,6 +40,13 @@ def updates(
         else:
             index = emit.at(evaluator.offset(step.stage.buffer, spots(step)))
             late.append(tirx.BufferStore(views.declare(step.stage.buffer), value, [index]))
+    for side, result in zip(current.sides, point.body.results[count:], strict=True):
+        parts, first = evaluator.store.parts[id_of(side.stage.buffer)]
+        at = emit.at(evaluator.offset(side.stage.buffer, spots(side))) + first
+        stored, value = emit.name(emit.at(result))
+        before, total = emit.name(parts[at])
+        out += [*stored, *before]
+        late.append(tirx.BufferStore(parts, combine(side.kind or "", total, value), [at]))
     return [*out, *late, *kept_stores(views, evaluator, point, emit)]
 
 

@@ -46,6 +46,8 @@ class Store:
     stashes: dict[int, Stash] = field(default_factory=dict)
     base: Expr | None = None
     width: int = 1
+    parts: dict[int, tuple[Any, Expr]] = field(default_factory=dict)
+    """For each side, the array of its parts and where in it the current block of rows has its own."""
 
 
 class PassEvaluator:
@@ -84,6 +86,10 @@ class PassEvaluator:
                 evaluator.add_element(step.stage.buffer, spots)
                 seen.pop(id_of(step.stage.buffer), None)
                 evaluator.body.accesses.append(self.access(step.stage.buffer, spots))
+        for side in current.sides:
+            evaluator.add(side.expr)
+            spots = [side.place[i.var] for i in side.stage.spatial]
+            evaluator.body.accesses.append(_access(side.stage.buffer, spots, side.stage.buffer))
         for stash, indices, _ in seen.values():
             if stash.local is None:
                 evaluator.body.accesses.append(self.access(stash.stage.buffer, indices))
@@ -91,12 +97,7 @@ class PassEvaluator:
 
     def access(self, buffer: Any, indices: Sequence[Expr]) -> Access:
         """The write of ``buffer[indices]``."""
-        coefs, stride = {}, 1
-        for index, extent in reversed(list(zip(indices, buffer.shape, strict=True))):
-            if isinstance(index, ir.Var):
-                coefs[id_of(index)] = stride
-            stride *= int(extent)
-        return Access(self._views.declare(buffer), coefs, frozenset(), elements(buffer))
+        return _access(buffer, indices, self._views.declare(buffer))
 
     def offset(self, buffer: Any, indices: Sequence[Expr]) -> Expr:
         """The flat index of ``buffer[indices]``."""
@@ -129,6 +130,15 @@ class PassEvaluator:
         names = {id_of(i.var): i.extent for i in (*self._group.rows, *current.cols)}
         used = [id_of(e) for _, e in wide if isinstance(e, ir.Var)]
         return len(used) == len(wide) and set(used) == set(names) and all(names[id_of(e)] == i.extent for i, e in wide)
+
+
+def _access(buffer: Any, indices: Sequence[Expr], view: Any) -> Access:
+    coefs, stride = {}, 1
+    for index, extent in reversed(list(zip(indices, buffer.shape, strict=True))):
+        if isinstance(index, ir.Var):
+            coefs[id_of(index)] = stride
+        stride *= int(extent)
+    return Access(view, coefs, frozenset(), elements(buffer))
 
 
 def survey(plan: Plan, group: Group) -> tuple[list[Body], dict[int, Stage]]:

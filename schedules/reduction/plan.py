@@ -15,10 +15,13 @@ from typing import Any
 
 from tilegrad._base.tvm import ir, tirx
 from tilegrad.schedules.body import Body, Evaluator, Views
+from tilegrad.schedules.finish import element_bytes
 from tilegrad.schedules.stages import Expr, Iter, Stage, id_of, substitute
 
 WINDOW = 32
 """Reductions over at most so many elements, along which the output's neighbours are not apart, are unrolled."""
+SIDE_BYTES = 64 << 10
+"""A side's results up to this size stay in the cache while row after row is added to them."""
 
 
 @dataclass(frozen=True)
@@ -46,19 +49,31 @@ class Pass:
 
     cols: tuple[Iter, ...]
     steps: list[Step] = field(default_factory=list)
+    sides: list[Step] = field(default_factory=list)
+    """Reductions over the rows, one result a column (see ``sides.py``)."""
 
     @property
     def reduces(self) -> bool:
         """Whether its steps are reductions (otherwise all of them are spatial)."""
-        return bool(self.steps[0].stage.reduce)
+        return bool(self.steps) and bool(self.steps[0].stage.reduce)
+
+
+@dataclass(frozen=True)
+class Side:
+    """A reduction over exactly a group's rows; ``place`` maps its reduced variables to them, ``needs`` are results it reads."""
+
+    stage: Stage
+    place: dict[Any, Expr]
+    needs: frozenset[int]
 
 
 @dataclass
 class Group:
-    """Passes over common rows."""
+    """Passes over common rows; ``sides`` reduce over all of its rows what the passes touch anyway."""
 
     rows: tuple[Iter, ...]
     passes: list[Pass] = field(default_factory=list)
+    sides: list[Side] = field(default_factory=list)
 
     @property
     def results(self) -> dict[int, Stage]:
@@ -91,16 +106,58 @@ def plan(found: Sequence[Stage], outputs: set[int]) -> Plan:
     windows = {id_of(s.buffer) for s in found if is_window(s)}
     inlined = {id_of(s.buffer): s for s in found if not s.reduce or id_of(s.buffer) in windows}
     result = Plan([], [], inlined, outputs)
-    for stage in found:
-        key = id_of(stage.buffer)
-        if key in inlined and key not in outputs:
-            continue
-        if key in inlined:
-            if not (result.groups and _join(result.groups[-1], stage, inlined)):
-                result.rest.append(stage)
-        elif not (result.groups and _join(result.groups[-1], stage, inlined)):
-            result.groups.append(_open(stage))
+    todo = list(found)
+    while todo:
+        todo = _phase(todo, result)
     return result
+
+
+def _phase(todo: Sequence[Stage], result: Plan) -> list[Stage]:
+    """Place every stage of ``todo`` but those that need a side's result, which are returned."""
+    waiting: dict[int, Stage] = {}
+    later: list[Stage] = []
+    for stage in todo:
+        key = id_of(stage.buffer)
+        if key in result.inlined and key not in result.outputs:
+            continue
+        group = result.groups[-1] if result.groups else None
+        if waiting and _reads(stage, result.inlined, waiting):
+            waiting[key] = stage
+            later.append(stage)
+        elif group is not None and _join(group, stage, result.inlined):
+            continue
+        elif key in result.inlined:
+            result.rest.append(stage)
+        elif group is not None and (side := _side(group, stage, result.inlined)) is not None:
+            waiting[key] = stage
+            group.sides.append(side)
+        else:
+            result.groups.append(_open(stage))
+    return later
+
+
+def groups_of(found: Sequence[Stage], inlined: dict[int, Stage]) -> list[Group]:
+    """Groups for reductions that do not read one another."""
+    out: list[Group] = []
+    for stage in found:
+        if not (out and _join(out[-1], stage, inlined)):
+            out.append(_open(stage))
+    return out
+
+
+def _side(group: Group, stage: Stage, inlined: dict[int, Stage]) -> Side | None:
+    own = _wide(stage.reduce)
+    if stage.combiner is None or sorted(i.extent for i in own) != sorted(r.extent for r in group.rows):
+        return None
+    if stage.dtype in ("float16", "bfloat16") or pymath.prod(stage.shape) * element_bytes(stage.dtype) > SIDE_BYTES:
+        return None
+    reads = _reads(stage, inlined, group.results)
+    rows = _rows_read(group, reads, {id_of(i.var) for i in own}) if reads else [i.var for i in own]
+    if rows is None or not (reads or _same_walk(group, stage, rows, inlined)):
+        return None
+    place: dict[Any, Expr] = {v: r.var for v, r in zip(rows, group.rows, strict=True)}
+    place |= {i.var: tirx.const(0, i.var.ty.dtype) for i in (*stage.spatial, *stage.reduce) if i.extent == 1}
+    return Side(stage, place, frozenset(key for key, _ in reads))
 
 
 def is_window(stage: Stage) -> bool:
@@ -153,7 +210,23 @@ def _open(stage: Stage) -> Group:
 def _join(group: Group, stage: Stage, inlined: dict[int, Stage]) -> bool:
     """Make ``stage`` part of the group when it works on the same rows."""
     reads = _reads(stage, inlined, group.results)
-    own = {id_of(i.var): i for i in _wide(stage.spatial)}
+    own = {id_of(i.var) for i in _wide(stage.spatial)}
+    if reads:
+        rows = _rows_read(group, reads, own)
+        if rows is None:
+            return False
+    else:
+        rows = [i.var for i in _wide(stage.spatial)]
+        if not stage.reduce or not _same_walk(group, stage, rows, inlined):
+            return False
+    if stage.reduce and {id_of(v) for v in rows} != own:
+        return False
+    _append(group, stage, rows, {key for key, _ in reads})
+    return True
+
+
+def _rows_read(group: Group, reads: Sequence[tuple[int, list[Expr]]], own: set[int]) -> list[Any] | None:
+    """The variables, among ``own``, by which results are read, in the order of the group's rows; None unless all agree."""
     rows: list[Any] | None = None
     for key, indices in reads:
         result = group.results[key]
@@ -163,19 +236,31 @@ def _join(group: Group, stage: Stage, inlined: dict[int, Stage]) -> bool:
             if it.extent == 1:
                 continue
             if not isinstance(index, ir.Var) or id_of(index) not in own:
-                return False
+                return None
             at[order[dim]] = index
         if len({id_of(v) for v in at}) != len(at) or (rows is not None and [id_of(v) for v in rows] != [id_of(v) for v in at]):
-            return False
+            return None
         rows = at
-    if rows is None:
-        if not stage.reduce or tuple(i.extent for i in _wide(stage.spatial)) != tuple(i.extent for i in group.rows):
-            return False
-        rows = [i.var for i in _wide(stage.spatial)]
-    if stage.reduce and {id_of(v) for v in rows} != set(own):
+    return rows
+
+
+def _same_walk(group: Group, stage: Stage, rows: Sequence[Any], inlined: dict[int, Stage]) -> bool:
+    """Whether ``stage``, which reads no result, walks by ``rows`` through arrays that the group reads as the group does."""
+    extents = {id_of(i.var): i.extent for i in (*stage.spatial, *stage.reduce)}
+    if [extents[id_of(v)] for v in rows] != [r.extent for r in group.rows]:
         return False
-    _append(group, stage, rows, {key for key, _ in reads})
-    return True
+    views = Views()
+    results = lambda buffer, at: buffer[tuple(at)] if id_of(buffer) in group.results else None  # noqa: E731
+    steps = [
+        a
+        for p in group.passes
+        for s in p.steps
+        for a in evaluate([*group.rows, *p.cols], s.expr, inlined, views, rule=results).accesses
+    ]
+    body = stage.combiner[1] if stage.combiner else stage.body
+    own = evaluate([*stage.spatial, *stage.reduce], body, inlined, views, rule=results).accesses
+    taken = {id_of(a.buffer): [a.coef(r.var) for r in group.rows] for a in steps}
+    return all([a.coef(v) for v in rows] == taken.get(id_of(a.buffer), [a.coef(v) for v in rows]) for a in own)
 
 
 def _row_order(group: Group, result: Stage) -> dict[int, int]:

@@ -23,6 +23,7 @@ from tilegrad.schedules.reduction.passes import (
     stash_bytes,
 )
 from tilegrad.schedules.reduction.plan import Group, Pass, Plan, Step
+from tilegrad.schedules.reduction.sides import Parts
 from tilegrad.schedules.stages import Expr, Stage, id_of
 from tilegrad.schedules.template import Config
 
@@ -44,6 +45,7 @@ class RowGroup:
         self._plan, self._group, self._views, self._keep, self._target = plan, group, views, keep, target
         self._bodies, self._stashes = bodies, stashes
         self._config = config
+        self.parts: Parts | None = None
         self._row_dtype = str(group.rows[-1].var.ty.dtype) if group.rows else "int32"
 
     def fused(self, threads: int) -> list[tirx.Stmt]:
@@ -62,20 +64,48 @@ class RowGroup:
             shape = (stash_bytes(stash, self._group, 1) // element_bytes(stash.stage.dtype),)
             stash.local = tirx.decl_buffer(shape, stash.stage.dtype, name="stash")
             locals_.append(tirx.AllocBuffer(stash.local))
+        if self._group.sides:
+            out = self._blocks(evaluator, rows, locals_, threads)
+        else:
+            out = self._every(evaluator, rows, locals_, threads)
+        retire(self._plan, self._group, store)
+        return out
+
+    def _every(
+        self, evaluator: PassEvaluator, rows: Sequence[Dim], locals_: Sequence[tirx.Stmt], threads: int
+    ) -> list[tirx.Stmt]:
         count = split_threads([d.extent for d in rows], threads) if threads > 1 else 0
         outer = [d.extent for d in rows[:count]]
         p = tirx.Var("p", self._row_dtype)
         values = fused(p, outer) if count else []
         inner = [tirx.Var("i", self._row_dtype) for _ in rows[count:]]
-        places: list[tuple[Dim, Expr]] = list(zip(rows, [*values, *inner], strict=True))
+        body = self._passes(evaluator, list(zip(rows, [*values, *inner], strict=True)), locals_)
+        for dim, var in reversed(list(zip(rows[count:], inner, strict=True))):
+            body = loop(var, dim.extent, body)
+        return [loop(p, pymath.prod(outer), body, tirx.ForKind.PARALLEL) if count else body]
+
+    def _blocks(
+        self, evaluator: PassEvaluator, rows: Sequence[Dim], locals_: Sequence[tirx.Stmt], threads: int
+    ) -> list[tirx.Stmt]:
+        """Blocks of rows, each with its own parts of the sides."""
+        extents = [d.extent for d in rows]
+        count = pymath.prod(extents)
+        self.parts = Parts(self._group, self._views, count)
+        blocks = self.parts.blocks
+        p, r = tirx.Var("p", self._row_dtype), tirx.Var("r", self._row_dtype)
+        clear = self.parts.begin(p, evaluator.store, self._target.vector_bytes // 4)
+        body = self._passes(evaluator, list(zip(rows, fused(r, extents), strict=True)), locals_)
+        begin = tirx.floordiv(p * count, blocks)
+        work = loop(r, tirx.floordiv((p + 1) * count, blocks) - begin, body, start=begin)
+        kind = tirx.ForKind.PARALLEL if threads > 1 else tirx.ForKind.SERIAL
+        return [loop(p, blocks, seq([*clear, work]), kind)]
+
+    def _passes(self, evaluator: PassEvaluator, places: Sequence[tuple[Dim, Expr]], locals_: Sequence[tirx.Stmt]) -> tirx.Stmt:
+        """Every pass of one row."""
         work = list(locals_)
         for current in self._group.passes:
             work += self._pass(evaluator, current, places)
-        body = seq(work)
-        for dim, var in reversed(list(zip(rows[count:], inner, strict=True))):
-            body = loop(var, dim.extent, body)
-        retire(self._plan, self._group, store)
-        return [loop(p, pymath.prod(outer), body, tirx.ForKind.PARALLEL) if count else body]
+        return seq(work)
 
     def split(self, threads: int) -> list[tirx.Stmt]:
         """Few long rows: each pass on its own, every row's columns divided among the threads."""
@@ -107,7 +137,7 @@ class RowGroup:
 
     def _width(self, current: Pass, point: Point, dims: Sequence[Dim]) -> tuple[int, int, bool]:
         """(lanes, lanes of a register, whether vectors are possible) for a pass."""
-        sizes = [element_bytes(s.stage.dtype) for s in current.steps]
+        sizes = [element_bytes(s.stage.dtype) for s in (*current.steps, *current.sides)]
         native = max(1, self._target.vector_bytes // max(sizes))
         plain = all(s.kind or not s.stage.reduce for s in current.steps)
         vector = plain and bool(dims) and id_of(dims[-1].var) not in point.body.scalar | set(point.body.cuts)
@@ -124,7 +154,7 @@ class RowGroup:
     def _pass(self, evaluator: PassEvaluator, current: Pass, rows: Sequence[tuple[Dim, Expr]]) -> list[tirx.Stmt]:
         """All columns of one row, and its results."""
         current = live(current, evaluator.store)
-        if not current.steps:
+        if not current.steps and not current.sides:
             return []
         if general := [s for s in current.steps if s.stage.reduce and not s.kind]:
             # its body reads its own element: that is the accumulator

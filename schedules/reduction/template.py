@@ -16,8 +16,9 @@ from tilegrad.schedules.finish import element_bytes
 from tilegrad.schedules.loops import PARALLEL_WORK, seq
 from tilegrad.schedules.reduction.columns import ColumnGroup
 from tilegrad.schedules.reduction.passes import survey
-from tilegrad.schedules.reduction.plan import Group, Plan, plan
+from tilegrad.schedules.reduction.plan import Group, Plan, groups_of, plan
 from tilegrad.schedules.reduction.rows import RowGroup
+from tilegrad.schedules.reduction.sides import attach
 from tilegrad.schedules.stages import create, id_of, inputs_outputs, stages
 from tilegrad.schedules.template import Config, Scheduled, Workload
 
@@ -65,10 +66,12 @@ class ReductionTemplate:
         todo = plan(found, outputs)
         views = Views()
         body: list[tirx.Stmt] = []
-        for n, group in enumerate(todo.groups):
-            last = n == len(todo.groups) - 1 and not todo.rest
-            keep = {k for k in group.results if k in outputs or not last}
-            body += _emit(todo, group, views, keep, config, target, outputs)
+        queue = list(todo.groups)
+        while queue:
+            group = queue.pop(0)
+            statements, after = _emit(todo, group, views, bool(queue or todo.rest), config, target, outputs)
+            body += statements
+            queue[:0] = after
         for same in group_by_shape(todo.rest):
             body += elementwise_nest(same, todo.inlined, views, config, target)
             for stage in same:
@@ -97,9 +100,9 @@ class ReductionTemplate:
 
 
 def _emit(
-    todo: Plan, group: Group, views: Views, keep: set[int], config: Config, target: Target, outputs: set[int]
-) -> list[tirx.Stmt]:
-    """The group's loops, in the direction in which memory is contiguous."""
+    todo: Plan, group: Group, views: Views, read_later: bool, config: Config, target: Target, outputs: set[int]
+) -> tuple[list[tirx.Stmt], list[Group]]:
+    """The group's loops, in the direction in which memory is contiguous, and the groups that are to follow it."""
     bodies, stashes = survey(todo, group)
     weight = max(b.weight for b in bodies)
     plain = all(s.kind for p in group.passes if p.reduces for s in p.steps)
@@ -107,6 +110,11 @@ def _emit(
     threads = target.threads if parallel else 1
     across = _contiguous_row(group, bodies[0]) if plain else None
     split = plain and threads > 1 and group.row_count < 4 * threads and bool(group.row_count % threads)
+    along = bool(group.sides) and across is None and not split
+    if along:
+        attach(group)
+        bodies, stashes = survey(todo, group)
+    keep = {k for k in group.results if k in outputs or read_later or (group.sides and not along)}
     if across is not None:
         group.rows = (*(r for r in group.rows if r is not group.rows[across]), group.rows[across])
         columns = ColumnGroup(todo, group, views, keep, config, target, threads, stashes)
@@ -119,7 +127,9 @@ def _emit(
     for key, stage in group.results.items():
         if key in keep and key not in outputs:
             views.allocate(stage.buffer)
-    return emit()
+    statements = emit()
+    ends = rows.parts.ends() if across is None and rows.parts else [s.stage for s in group.sides]
+    return statements, groups_of(ends, todo.inlined)
 
 
 def _contiguous_row(group: Group, body: Body) -> int | None:

@@ -77,6 +77,41 @@ def test_reductions_in_two_directions() -> None:
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("shape", [(300, 33), (8, 500), (70, 1), (5, 13, 40)])
+def test_sums_over_the_rows_beside_the_rows(shape: tuple[int, ...]) -> None:
+    """What a norm's backward and a loss need: by rows, and over all rows by columns; the same bits on any threads."""
+    x, last = tensor(*shape), len(shape) - 1
+    over = tuple(range(last))
+    d = topi.subtract(x, topi.multiply(topi.sum(x, last, True), f32(1 / shape[-1])))
+    square = topi.multiply(d, d)
+    outputs = [d, topi.sum(square, over), topi.max(square, over), topi.add(topi.sum(topi.sum(square, last), over), f32(1.0))]
+    a = normal(*shape)
+    f = a.astype("float64")
+    f -= f.mean(-1, keepdims=True)
+    got = Kernel([x], *outputs)(a)
+    for g, want in zip(got, (f, (f * f).sum(over), (f * f).max(over), (f * f).sum() + 1), strict=True):
+        np.testing.assert_allclose(g, want, rtol=1e-5, atol=1e-5)
+    for g, other in zip(got, Kernel([x], *outputs, target=TARGET.with_threads(1))(a), strict=True):
+        np.testing.assert_array_equal(g, other)
+
+
+def test_a_square_array_is_not_read_across_its_rows() -> None:
+    """Sums in both directions have one shape; the second is a side of the first, without a strided read."""
+    x = tensor(64, 64)
+    kernel = Kernel([x], topi.sum(x, 1), topi.sum(x, 0))
+    assert "parts" in str(kernel.done.func)
+    a = normal(64, 64)
+    for got, axis in zip(kernel(a), (1, 0), strict=True):
+        np.testing.assert_allclose(got, a.astype("float64").sum(axis), rtol=1e-5, atol=1e-5)
+
+
+def test_long_sums_over_rows_stay_accurate() -> None:
+    x = tensor(100_000, 3)
+    a = np.full((100_000, 3), 0.1, "float32")
+    _, total = Kernel([x], topi.max(x, 1), topi.sum(x, 0))(a)
+    np.testing.assert_allclose(total, a.astype("float64").sum(0), rtol=1e-6)
+
+
 def test_a_reduction_of_a_reduction() -> None:
     """The second sum runs over the first one's rows, so it starts when all of them are known."""
     x = tensor(30, 40)
