@@ -1,10 +1,13 @@
-"""A whole training step (forward, backward, SGD update) against PyTorch and JAX.
+"""A whole training step (forward, backward, optimizer) against PyTorch and JAX, and its loss curve against PyTorch's.
 
-    python -m benchmarks.train_step --model mlp --json [--quick] [--log my.jsonl]
+    python -m benchmarks.train_step --model lenet --json [--quick] [--log my.jsonl] [--via torch.compile]
 
-mlp is 784-512-512-10 at batch 128, cnn two 3 x 3 convolutions and a linear layer on 28 x 28 images at batch 64; float32,
-cross-entropy, plain SGD. ``ours`` uses ``--log`` (default: your log, then the shipped ones), ``untuned`` no log. Both are
-compiled and exported first, in a process of their own, and then run as they would be deployed: loaded without TVM.
+Models, batches and optimizers: ``benchmarks/models/tasks.py``; float32, cross entropy. All contestants start from the same
+weights and train on the same batch. ``ours`` uses ``--log`` (default: your log, then the shipped ones), ``untuned`` no log. Both
+are compiled and exported first, in a process of their own, and then run as they would be deployed: loaded without TVM.
+``--via torch.compile`` adds ``via``: PyTorch's own model through ``torch.compile(backend="tilegrad")``.
+
+``curve_max_rel_diff`` compares 20 losses of ours with PyTorch's; ``compile_s`` is our compile time from an empty cache.
 ``peak_mb`` is the peak resident memory of the process that trains, ``compile_peak_mb`` of the one that compiled.
 """
 
@@ -15,164 +18,149 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+from benchmarks.common import ROOT, Arena, Contestant, arguments, emit, machine, peak_mb
+from benchmarks.models.tasks import TASKS, save_weights
 
-from benchmarks.common import ROOT, Arena, Contestant, Missing, arguments, emit, machine, peak_mb
-
-LEARNING_RATE = 0.01
-MODELS: dict[str, tuple[tuple[int, ...], int]] = {"mlp": ((784,), 128), "cnn": ((1, 28, 28), 64)}
-"""Shape of one example, batch size."""
-
-
-def data(model: str) -> tuple[np.ndarray, np.ndarray]:
-    """One batch: x float32, labels int64 below 10."""
-    shape, batch = MODELS[model]
-    rng = np.random.default_rng(0)
-    return rng.standard_normal((batch, *shape), dtype=np.float32), rng.integers(0, 10, batch)
+WEIGHTS = "initial.safetensors"
+CURVE = 20
+"""Steps of a loss curve."""
 
 
-def prepare(model: str, folder: str, threads: int, logs: list[str] | None) -> float:
-    """Compile and export our step to ``folder``; peak memory in MiB. Runs in its own process."""
+def prepare(model: str, folder: str, threads: int, logs: list[str] | None) -> dict[str, Any]:
+    """Compile and export our step to ``folder`` and write its initial weights beside. Runs in its own process."""
     import tilegrad as tg
-    from tilegrad import nn
+    from benchmarks.models import ours as own
+    from tilegrad.relax_ext import report
 
     tg.manual_seed(0)
-    if model == "mlp":
-        net = nn.Sequential(nn.Linear(784, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10))
-    else:
-        first = [nn.Conv2d(1, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
-        second = [nn.Conv2d(32, 64, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
-        net = nn.Sequential(*first, *second, nn.Flatten(), nn.Linear(64 * 7 * 7, 10))
-    optimizer = tg.optim.SGD(net.parameters(), lr=LEARNING_RATE)
-    step = tg.compile_step(net, tg.nn.functional.cross_entropy, optimizer, data(model), logs=logs, num_threads=threads)
+    net = own.NETS[model]()
+    weights = net.state_dict()
+    start = time.perf_counter()
+    step = own.compiled_step(model, net, logs, threads)
+    seconds = time.perf_counter() - start
     step.export(folder)
-    return peak_mb()
+    save_weights(Path(folder).parent / WEIGHTS, weights)
+    program = step.programs["step"]
+    memory = report.memory(program)
+    return {
+        "compile_s": round(seconds, 2),
+        "compile_peak_mb": peak_mb(),
+        "calls": len(program.calls),
+        "kernels": len(program.kernels),
+        "temporaries_mb": round(memory.arena_bytes / 2**20, 2),
+        "memory_vs_bound": round(memory.overhead, 3),
+        "memory_peak": f"call {memory.peak_call} of {len(program.calls)}, {memory.peak_kernel}",
+    }
 
 
-def ours(model: str, folder: str) -> Callable[[], Any]:
+def ours(model: str, folder: str) -> Callable[[], float]:
     """The exported step, loaded."""
     import tilegrad as tg
 
     step = tg.load(folder)
-    x, y = data(model)
+    x, y = TASKS[model].batch()
     return lambda: float(step(x, y))
 
 
-def pytorch(model: str, threads: int, compiled: bool) -> Callable[[], Any]:
-    """PyTorch, eager or through torch.compile."""
-    import torch
-    from torch import nn
+def pytorch(model: str, weights: str, threads: int, backend: str | None = None) -> Callable[[], float]:
+    """PyTorch, eager or through torch.compile with the named backend."""
+    from benchmarks.models.pytorch import training
 
-    torch.set_num_threads(threads)
-    torch.manual_seed(0)
-    if model == "mlp":
-        net = nn.Sequential(nn.Linear(784, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10))
-    else:
-        first = [nn.Conv2d(1, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
-        second = [nn.Conv2d(32, 64, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
-        net = nn.Sequential(*first, *second, nn.Flatten(), nn.Linear(64 * 7 * 7, 10))
-    optimizer = torch.optim.SGD(net.parameters(), lr=LEARNING_RATE)
-    x, y = map(torch.from_numpy, data(model))
-
-    def loss_of(x: Any, y: Any) -> Any:
-        return nn.functional.cross_entropy(net(x), y)
-
-    loss_of = torch.compile(loss_of) if compiled else loss_of
-
-    def step() -> float:
-        optimizer.zero_grad()
-        loss = loss_of(x, y)
-        loss.backward()
-        optimizer.step()
-        return loss.item()
-
-    return step
+    return training(model, Path(weights), threads, backend)
 
 
-def jitted_jax(model: str) -> Callable[[], Any]:
-    """JAX, one jitted step with donated parameters."""
-    if model != "mlp":
-        raise Missing("this benchmark has the mlp alone for JAX")
-    import jax
-    import jax.numpy as jnp
+def jitted_jax(model: str, weights: str) -> Callable[[], float]:
+    """JAX, one jitted step."""
+    from benchmarks.models.jaxnets import training
 
-    rng = np.random.default_rng(0)
-    sizes = (784, 512, 512, 10)
-    pairs = zip(sizes, sizes[1:], strict=False)
-    params = [(jnp.asarray(rng.uniform(-1, 1, (m, n)).astype(np.float32) / m**0.5), jnp.zeros(n)) for m, n in pairs]
-    x, y = map(jnp.asarray, data(model))
-
-    def loss_of(params: Any, x: Any, y: Any) -> Any:
-        for i, (w, b) in enumerate(params):
-            x = x @ w + b
-            x = jnp.maximum(x, 0) if i < len(params) - 1 else x
-        return -jnp.mean(jax.nn.log_softmax(x)[jnp.arange(len(y)), y])
-
-    def update(params: Any, x: Any, y: Any) -> Any:
-        loss, grads = jax.value_and_grad(loss_of)(params, x, y)
-        return jax.tree.map(lambda p, g: p - LEARNING_RATE * g, params, grads), loss
-
-    jitted = jax.jit(update, donate_argnums=0)
-    state = [params]
-
-    def step() -> float:
-        state[0], loss = jitted(state[0], x, y)
-        return float(loss)
-
-    return step
+    return training(model, Path(weights))
 
 
-def _prepare_apart(model: str, folder: Path, threads: int, logs: list[str] | None) -> float:
-    code = "import sys, json; from benchmarks.train_step import prepare; print(prepare(*json.loads(sys.argv[1])))"
-    command = [sys.executable, "-c", code, json.dumps([model, str(folder), threads, logs])]
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+def losses(function: str, kwargs: dict[str, Any]) -> list[float]:
+    """The first losses of a contestant."""
+    step = globals()[function](**kwargs)
+    return [step() for _ in range(CURVE)]
+
+
+def _apart(function: str, *args: Any, **env: str) -> Any:
+    """What a function of this module returns, run in a process of its own."""
+    code = (
+        "import json, sys; from benchmarks import train_step\n"
+        "print(json.dumps(getattr(train_step, sys.argv[1])(*json.loads(sys.argv[2]))))"
+    )
+    command = [sys.executable, "-c", code, function, json.dumps(args)]
+    env = {**os.environ, "PYTHONPATH": str(ROOT), **env}
     done = subprocess.run(command, cwd=ROOT, env=env, check=True, stdout=subprocess.PIPE, text=True)
-    return float(done.stdout.splitlines()[-1])
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def curve_difference(own: Mapping[str, Any], theirs: Mapping[str, Any]) -> float | None:
+    """Largest relative difference between two loss curves; None when PyTorch is missing."""
+    try:
+        import torch  # noqa: F401
+    except ImportError:
+        return None
+    a, b = _apart("losses", "ours", own), _apart("losses", "pytorch", theirs)
+    return max(abs(x - y) / abs(y) for x, y in zip(a, b, strict=True))
 
 
 def main() -> None:
     """Print one row and the summary."""
     options: dict[str, dict[str, Any]] = {
-        "model": {"choices": sorted(MODELS), "default": "mlp", "help": "which network"},
+        "model": {"choices": sorted(TASKS), "default": "mlp", "help": "which network"},
         "log": {"action": "append", "help": "tuning log for `ours`; may repeat"},
+        "via": {"choices": ["torch.compile"], "help": "also PyTorch's model with our backend"},
     }
     args = arguments(str(__doc__), **options)
     n, model = args.threads, args.model
     peers = ["torch", "torch.compile", "jax"][: 1 if args.quick else 3]
     with tempfile.TemporaryDirectory() as tmp:
-        compile_mb = _prepare_apart(model, Path(tmp) / "ours", n, args.log)
-        _prepare_apart(model, Path(tmp) / "untuned", n, [])
-        own = [Contestant(k, "benchmarks.train_step:ours", {"model": model, "folder": f"{tmp}/{k}"}) for k in ("ours", "untuned")]
-        theirs = [
-            Contestant("torch", "benchmarks.train_step:pytorch", {"model": model, "threads": n, "compiled": False}),
-            Contestant("torch.compile", "benchmarks.train_step:pytorch", {"model": model, "threads": n, "compiled": True}),
-            Contestant("jax", "benchmarks.train_step:jitted_jax", {"model": model}),
-        ][: len(peers)]
-        with Arena([*own, *theirs], n) as arena:
+        compiled = _apart("prepare", model, f"{tmp}/ours", n, args.log, TILEGRAD_CACHE_DIR=f"{tmp}/cache")
+        _apart("prepare", model, f"{tmp}/untuned", n, [], TILEGRAD_CACHE_DIR=f"{tmp}/cache")
+        given = {"model": model, "weights": f"{tmp}/{WEIGHTS}"}
+        in_torch = {**given, "threads": n}
+        own = {
+            k: Contestant(k, "benchmarks.train_step:ours", {"model": model, "folder": f"{tmp}/{k}"}) for k in ("ours", "untuned")
+        }
+        theirs = {
+            "torch": Contestant("torch", "benchmarks.train_step:pytorch", in_torch),
+            "torch.compile": Contestant("torch.compile", "benchmarks.train_step:pytorch", {**in_torch, "backend": "inductor"}),
+            "jax": Contestant("jax", "benchmarks.train_step:jitted_jax", given),
+        }
+        via = [Contestant("via", "benchmarks.train_step:pytorch", {**in_torch, "backend": "tilegrad"})] if args.via else []
+        difference = curve_difference(own["ours"].kwargs, in_torch)
+        with Arena([*own.values(), *(theirs[p] for p in peers), *via], n) as arena:
             result = arena.race(rounds=5, turn_s=0.1 if args.quick else 0.5)
             missing = arena.missing
     best = result.best(peers)
     row = {
         "model": model,
-        "batch": MODELS[model][1],
+        "about": TASKS[model].about,
+        "optimizer": TASKS[model].optimizer,
         "threads": n,
         "ours_ms": result.ms["ours"],
         "untuned_ms": result.ms["untuned"],
         "peers_ms": {k: v for k, v in result.ms.items() if k in peers},
         "ratio_vs_best": result.ratio("ours", best) if best else None,
         "untuned_ratio_vs_best": result.ratio("untuned", best) if best else None,
+        "curve_max_rel_diff": difference,
         "spread": {k: result.spread(k) for k in result.ms},
         "peak_mb": result.peak_mb["ours"],
-        "compile_peak_mb": compile_mb,
         "peers_peak_mb": {k: v for k, v in result.peak_mb.items() if k in peers},
+        **compiled,
         "missing": missing,
     }
+    if "via" in result.ms:
+        row |= {"via_ms": result.ms["via"]}
+        if "torch.compile" in result.ms:
+            row |= {"via_vs_inductor": result.ratio("via", "torch.compile")}
     emit(row, args.json)
-    keys = ("model", "ours_ms", "untuned_ms", "ratio_vs_best", "untuned_ratio_vs_best")
+    keys = ("model", "ours_ms", "untuned_ms", "ratio_vs_best", "untuned_ratio_vs_best", "curve_max_rel_diff", "compile_s")
     emit({"summary": {**{k: row[k] for k in keys}, "best_peer": best, "machine": machine()}}, args.json)
 
 
