@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tilegrad import runtime, schedules, tuning_logs
-from tilegrad._base.errors import ScheduleError
+from tilegrad._base.errors import ScheduleError, TuningError
 from tilegrad._base.target import Target
 from tilegrad.relax_ext import build_cache
 from tilegrad.relax_ext.graph import Graph
@@ -52,6 +52,18 @@ class Build:
         sources = [c.source for c in self.choices.values()]
         counts = ", ".join(f"{sources.count(s)} {s}" for s in tuning_logs.SOURCES if s in sources)
         return f"{len(sources)} kernels: {counts}"
+
+    def untuned(self) -> list[str]:
+        """Names of the kernels whose workload no log has measured: those with a default config or that of a near shape."""
+        return [name for name, c in self.choices.items() if c.source in ("nearest", "default")]
+
+    def require_tuned(self) -> None:
+        """Raises TuningError that names the kernels of ``untuned``, if there are any."""
+        names = self.untuned()
+        if names:
+            more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+            got = f"{self.summary()}; without a record: {', '.join(names[:5])}{more}"
+            raise TuningError("compile", got, "a record of every kernel for this target", "Tune it: tilegrad tune MODEL.")
 
 
 def build_graphs(

@@ -111,6 +111,9 @@ def compile(
     no_logs: Annotated[bool, typer.Option("--no-logs", help="Use no tuning log at all.")] = False,
     threads: ThreadsOption = None,
     states: Annotated[Path | None, typer.Option("--states", exists=True, dir_okay=False, help=STATES)] = None,
+    require_tuned: Annotated[
+        bool, typer.Option("--require-tuned", help="Fail if a kernel has no record of its own in the logs.")
+    ] = False,
 ) -> None:
     """Compile MODEL and export it: library, header, manifest, checksums and parameters. Loading it needs no TVM."""
     from tilegrad import _model
@@ -120,7 +123,13 @@ def compile(
         Target.parse(target, threads)
     spec = _model.Spec.parse(model)
     _model.check_output(output)
-    _model.export(_model.load(spec), output, target, logs, threads, states)
+    found = _model.load(spec)
+    built = _model.build(found, target, logs, threads)
+    if require_tuned:
+        built.require_tuned()
+    _model.export(found, built.library, output, states)
+    more = f"; the rest: tilegrad tune {spec}" if built.untuned() else ""
+    typer.echo(f"{built.summary()}{more}", err=True)
     typer.echo(str(output))
 
 

@@ -129,17 +129,21 @@ def check_output(directory: Path) -> None:
         raise UsageError("--output", f"{directory}", "a folder that you may write to", f"{parent} does not let you.")
 
 
-def export(found: Any, output: Path, target: str | None, logs: Any, num_threads: int | None, states: Path | None) -> None:
-    """Compile every graph of ``found`` for a target and write the package; ``states`` is a safetensors file of other values."""
+def build(found: Any, target: str | None, logs: Any, num_threads: int | None) -> Any:
+    """The ``Build`` of every graph of ``found``: its own unless something else is asked for."""
+    from tilegrad.relax_ext.driver import build_graphs
+
+    if target is logs is num_threads is None and hasattr(found, "build"):
+        return found.build
+    machine: Any = target or getattr(found, "target", "native")
+    return build_graphs(found.graphs, machine, logs, num_threads)
+
+
+def export(found: Any, library: Any, output: Path, states: Path | None) -> None:
+    """Write the package; ``states`` is a safetensors file of values other than the model's own."""
     from tilegrad import runtime
-    from tilegrad.relax_ext.driver import compile_graphs
     from tilegrad.runtime import safetensors
 
-    if target is logs is num_threads is None and hasattr(found, "library"):
-        library = found.library
-    else:
-        machine: Any = target or getattr(found, "target", "native")
-        library = compile_graphs(found.graphs, machine, logs, num_threads)
     values = dict(found.states)
     if states is not None:
         values |= safetensors.load(states)

@@ -1,4 +1,4 @@
-"""The last check: the winners inside the whole program, beside the defaults, with the caches their neighbours leave."""
+"""The last check: the finalists inside the whole program, in turns, with the caches their neighbours leave."""
 
 from __future__ import annotations
 
@@ -21,42 +21,46 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MARGIN = 0.02
-"""A winner that is slower than the default inside the program by more than this, and by more than the spread, is dropped."""
+"""A winner that is slower than another inside the program by more than this, and by more than the spread, is replaced."""
 REPRODUCES = 1.2
 """A record whose cost is exceeded by this factor inside the program is reported."""
 
 
 @dataclass(frozen=True)
 class InProgram:
-    """Seconds of one task's calls, summed over a run of every entry: with the default config and with the winner."""
+    """Seconds of one task's calls, summed over a run of every entry, a tuple of rounds for each finalist."""
 
-    default_s: tuple[float, ...]
-    winner_s: tuple[float, ...]
+    runs: tuple[tuple[float, ...], ...]
     calls: int
 
     @property
-    def worse(self) -> bool:
-        """Whether the winner is significantly slower than the default here."""
-        return stats.faster(self.default_s, self.winner_s, MARGIN)
+    def pick(self) -> int:
+        """The first finalist, unless another is significantly faster here."""
+        best = min(range(len(self.runs)), key=lambda i: statistics.median(self.runs[i]))
+        return best if stats.faster(self.runs[best], self.runs[0], MARGIN) else 0
 
     @property
     def per_call_s(self) -> float:
-        """Median seconds of one call with the winner."""
-        return statistics.median(self.winner_s) / self.calls
+        """Median seconds of one call of the finalist that is kept."""
+        return statistics.median(self.runs[self.pick]) / self.calls
+
+
+Finalists = Mapping[str, Sequence[Mapping[str, Any]]]
+"""Configs by task key."""
 
 
 class ProgramCheck:
-    """Builds the programs twice, with defaults and with winners, and profiles both in turns at the runner.
+    """Builds the programs once for each rank of finalists and profiles all in turns at the runner.
 
-    ``results`` holds what was measured, by task key, after a call. Called with the winners' configs by task key it
-    returns the keys of those that are slower than the default inside the program.
+    ``results`` holds what was measured, by task key, after a call. A call returns the position of the finalist to keep,
+    by task key.
     """
 
     def __init__(self, programs: Mapping[str, Program], target: Target, runner: LocalRunner, folder: Path) -> None:
         self._programs, self._target, self._runner, self._folder = dict(programs), target, runner, folder
         self.results: dict[str, InProgram] = {}
 
-    def __call__(self, chosen: Mapping[str, Mapping[str, Any]]) -> set[str]:
+    def __call__(self, finalists: Finalists) -> dict[str, int]:
         from tilegrad import schedules
 
         kernels = {name: func for p in self._programs.values() for name, func in p.kernels.items()}
@@ -65,15 +69,15 @@ class ProgramCheck:
             template, workload = schedules.task_of(func)
             keys[name] = Task(template, workload, func, self._target).key
         paths = []
-        for label, configs in (("defaults", {}), ("winners", chosen)):
-            scheduled = {n: schedules.schedule(f, self._target, _config(configs, keys[n])) for n, f in kernels.items()}
-            paths.append(self._build(label, scheduled))
+        for rank in range(max(len(configs) for configs in finalists.values())):
+            scheduled = {n: schedules.schedule(f, self._target, _config(finalists, keys[n], rank)) for n, f in kernels.items()}
+            paths.append(self._build(f"finalists{rank}", scheduled))
         profiles = self._runner.profile(self._target.threads, paths)
         if profiles is None:
             log.info("the whole program could not be profiled; the verdicts stand as measured alone")
-            return set()
-        self.results = in_program(profiles, keys, chosen)
-        return {key for key, found in self.results.items() if found.worse}
+            return {}
+        self.results = in_program(profiles, keys, finalists)
+        return {key: found.pick for key, found in self.results.items()}
 
     def _build(self, label: str, scheduled: Mapping[str, Any]) -> str:
         from tilegrad import runtime
@@ -84,16 +88,18 @@ class ProgramCheck:
         return str(path)
 
 
-def _config(configs: Mapping[str, Mapping[str, Any]], key: str) -> dict[str, Any] | None:
-    return dict(configs[key]) if key in configs else None
+def _config(finalists: Finalists, key: str, rank: int) -> dict[str, Any] | None:
+    """The finalist of a rank, the last where there are fewer; None, the default, for a task without any."""
+    configs = finalists.get(key)
+    return dict(configs[min(rank, len(configs) - 1)]) if configs else None
 
 
 Profile = Sequence[Sequence[tuple[str, float]]]
 """Rounds of (kernel, seconds) of every call of every entry, in order."""
 
 
-def in_program(profiles: Sequence[Profile], keys: Mapping[str, str], chosen: Mapping[str, Any]) -> dict[str, InProgram]:
-    """Sum the calls of each chosen task, round by round, for the default and the winner."""
+def in_program(profiles: Sequence[Profile], keys: Mapping[str, str], finalists: Finalists) -> dict[str, InProgram]:
+    """Sum the calls of each task that has finalists, round by round; ``profiles`` has one entry for each rank."""
     sums: list[dict[str, list[float]]] = []
     calls: dict[str, int] = {}
     for profile in profiles:
@@ -108,5 +114,8 @@ def in_program(profiles: Sequence[Profile], keys: Mapping[str, str], chosen: Map
             for key, total in here.items():
                 totals.setdefault(key, []).append(total)
         sums.append(totals)
-    default, winner = sums
-    return {k: InProgram(tuple(default[k]), tuple(winner[k]), calls[k]) for k in winner if k in chosen}
+    return {
+        key: InProgram(tuple(tuple(totals[key]) for totals in sums[: len(configs)]), calls[key])
+        for key, configs in finalists.items()
+        if key in calls
+    }

@@ -22,6 +22,8 @@ from tilegrad.tuning_logs import Record, Verdict
 BATCH = 8
 CONTENDERS = 6
 """At most this many of the fastest are compared with the default in interleaved rounds at the end."""
+FINALISTS = 3
+"""At most this many of them, the default included, are compared once more inside the whole program."""
 CONTENDING = 1.5
 """Only configs within this factor of the fastest are compared."""
 DRIFT = 0.05
@@ -95,8 +97,8 @@ class Session:
     """One run over some tasks. Everything that touches the world is injected.
 
     ``strategy`` makes the strategy of a task from its space; ``roofline`` gives the least seconds a task can take,
-    or None. ``recheck`` compares the verdicts inside the whole program and returns the keys of tasks whose config
-    is not faster there.
+    or None. ``recheck`` gets the finalists of each task, the winner first, compares them inside the whole program and
+    returns, by task key, the position of the one to keep.
     """
 
     def __init__(
@@ -110,7 +112,7 @@ class Session:
         *,
         listener: Listener | None = None,
         roofline: Callable[[Task], float | None] = lambda task: None,
-        recheck: Callable[[Mapping[str, Mapping[str, Any]]], set[str]] | None = None,
+        recheck: Callable[[Mapping[str, Sequence[Mapping[str, Any]]]], Mapping[str, int]] | None = None,
         clock: Callable[[], float] = time.monotonic,
         run: str = "",
         seed: int = 0,
@@ -268,23 +270,24 @@ class Session:
 
     def _conclude(self) -> None:
         """Compare the fastest with the default in interleaved rounds and write a verdict for every task that has news."""
-        chosen: dict[str, tuple[_State, Verdict]] = {}
+        finals: dict[str, tuple[_State, list[int], Mapping[int, tuple[float, ...]]]] = {}
         for s in self._states:
             earlier = self._database.verdict(s.task)
             if earlier is not None and not s.measured and earlier.done is not None:
                 s.verdict, s.done = earlier, s.done or earlier.done
             elif math.isfinite(s.best_s):
-                chosen[s.task.key] = (s, self._judge(s, self._compared(s), s.done))
-        if self._recheck is not None and chosen:
-            worse = self._recheck({k: v.config for k, (s, v) in chosen.items()})
-            for key in worse & chosen.keys():
-                s, verdict = chosen[key]
-                if verdict.default_s is not None:
-                    chosen[key] = (s, self._verdict(s, s.space.default, verdict.default_s, verdict.default_s, s.done))
-                    self._emit("notice", s, text="the winner is not faster inside the whole program; the default stays")
-        for s, verdict in chosen.values():
-            s.verdict = verdict
-            self._database.append(verdict)
+                costs = self._compared(s)
+                finals[s.task.key] = (s, self._finalists(s, costs), costs)
+        picks: Mapping[str, int] = {}
+        if self._recheck is not None and finals:
+            picks = self._recheck({k: [s.space.configs[i] for i in order] for k, (s, order, _) in finals.items()})
+        for key, (s, order, costs) in finals.items():
+            i = order[picks.get(key, 0)]
+            if i != order[0]:
+                kept = "the default" if i == s.space.default else "another config"
+                self._emit("notice", s, text=f"the winner is not the fastest inside the whole program; {kept} is kept")
+            s.verdict = self._verdict(s, i, costs, s.done)
+            self._database.append(s.verdict)
             self._emit("task", s)
 
     def _compared(self, s: _State) -> dict[int, tuple[float, ...]]:
@@ -305,27 +308,34 @@ class Session:
         outcomes = self._runner.compare(s.task, [s.paths[i] for i in top]) if top else []
         return {i: costs for i, o in zip(top, outcomes, strict=True) if (costs := _rounded(o.costs_s))} or apart
 
-    def _judge(self, s: _State, costs: Mapping[int, tuple[float, ...]], done: str | None) -> Verdict:
+    def _winner(self, s: _State, costs: Mapping[int, tuple[float, ...]]) -> int:
         """The fastest, if it beats the default by more than the spread; otherwise the default."""
         winner = min(costs, key=lambda i: (statistics.median(costs[i]), i))
         default = costs.get(s.space.default)
-        if default is not None and not stats.faster(costs[winner], default):
-            winner = s.space.default
-        return self._verdict(s, winner, statistics.median(costs[winner]), statistics.median(default) if default else None, done)
+        return s.space.default if default is not None and not stats.faster(costs[winner], default) else winner
 
-    def _verdict(self, s: _State, i: int, cost_s: float, default_s: float | None, done: str | None) -> Verdict:
-        w = s.task.workload.json()
+    def _finalists(self, s: _State, costs: Mapping[int, tuple[float, ...]]) -> list[int]:
+        """The winner first; then the default and what is not significantly slower than the winner, FINALISTS in all."""
+        winner = self._winner(s, costs)
+        level = [i for i in costs if not stats.faster(costs[winner], costs[i])]
+        level.sort(key=lambda i: (statistics.median(costs[i]), i))
+        default = [s.space.default] if s.space.default in costs else []
+        return list(dict.fromkeys([winner, *default, *level]))[:FINALISTS]
+
+    def _verdict(self, s: _State, i: int, costs: Mapping[int, tuple[float, ...]], done: str | None) -> Verdict:
+        w, default = s.task.workload.json(), costs.get(s.space.default)
         target, mode = record_target(s.task.target, w), self._mode(s.task)
         return Verdict(
-            s.task.template.name, w, target, s.space.configs[i], cost_s, default_s, len(s.results), done, mode, _now(), self._run
-        )
+            s.task.template.name, w, target, s.space.configs[i], statistics.median(costs[i]),
+            statistics.median(default) if default else None, len(s.results), done, mode, _now(), self._run,
+        )  # fmt: skip
 
     def _settle_interrupted(self) -> None:
         for s in self._states:
             costs = {i: r.costs_s for i, r in s.results.items() if r.costs_s}
             if s.measured and costs:
                 s.done = None
-                s.verdict = self._judge(s, costs, None)
+                s.verdict = self._verdict(s, self._winner(s, costs), costs, None)
                 self._database.append(s.verdict)
 
     # --- telling ---

@@ -1,7 +1,8 @@
 """Records: finding the best known config for a workload on a machine.
 
-Order: the user's log, then the shipped ones; in each, the exact workload with the nearest thread count,
-then the nearest shape whose config the caller accepts; then nothing, which means the template's default.
+Order: the user's log, then the shipped ones; in each, the exact workload with the nearest thread count, then the nearest
+shape, or the same one on a machine with other vector registers, whose config the caller accepts; then nothing, which means
+the template's default.
 """
 
 from __future__ import annotations
@@ -93,14 +94,15 @@ class Index:
             group.setdefault(canonical(line.target), Known(line.workload, line.target)).add(line)
 
     def exact(self, template: str, workload_key: str, target: Target) -> tuple[dict[str, Any], float] | None:
-        """Best config of this very workload from the machine most like ``target`` that fits it."""
-        return _nearest_machine(self.known.get((template, workload_key), {}).values(), target)
+        """Best config of this very workload from the machine most like ``target`` with the same vector registers."""
+        group = self.known.get((template, workload_key), {}).values()
+        return _nearest_machine((k for k in group if same_registers(k.target, target)), target)
 
     def near(self, template: str, workload: Mapping[str, Any], target: Target) -> Iterator[tuple[float, dict[str, Any]]]:
-        """(distance, config) of other shapes of the same kind, nearest first."""
-        key, found = canonical(workload), []
+        """(distance, config) of other shapes of the same kind, or of other vector registers, nearest first."""
+        found = []
         for (name, other_key), group in self.known.items():
-            if name != template or other_key == key:
+            if name != template:
                 continue
             gap = distance(workload, next(iter(group.values())).workload)
             hit = None if gap is None else _nearest_machine(group.values(), target)
@@ -112,6 +114,11 @@ class Index:
 def fits(recorded: Mapping[str, Any], target: Target) -> bool:
     """Whether a record's code can run on ``target``: same architecture, features a subset. Names do not matter."""
     return recorded["arch"] == target.arch and set(recorded["features"]) <= set(target.features)
+
+
+def same_registers(recorded: Mapping[str, Any], target: Target) -> bool:
+    """Whether a record's tiles were made for registers as wide as ``target``'s: halves of wide ones are a poor fit."""
+    return Target(recorded["arch"], tuple(recorded["features"]), 1).vector_bytes == target.vector_bytes
 
 
 def _nearest_machine(group: Iterable[Known], target: Target) -> tuple[dict[str, Any], float] | None:

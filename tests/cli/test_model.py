@@ -11,7 +11,9 @@ from tests.cli.test_cli import tilegrad
 from tilegrad import _model
 from tilegrad._base.errors import ModelImportError, TilegradError, UsageError
 from tilegrad._base.tvm import relax
+from tilegrad.relax_ext.driver import build_graphs
 from tilegrad.relax_ext.graph import Graph, GraphBuilder
+from tilegrad.tuning_logs import Appender, Record
 
 
 def affine() -> Graph:
@@ -98,7 +100,7 @@ def test_compile_and_run_a_graph_file(tmp_path: Path, rng: np.random.Generator) 
     np.savez(tmp_path / "in.npz", x=x)
 
     done = tilegrad("compile", "g.tgraph", "-o", "out", "--no-logs", "--states", "p.safetensors", cwd=tmp_path)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "out\n", "")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (0, "out\n", 1)
     ban = "sys.modules.update(dict.fromkeys(('tvm', 'tvm_ffi', 'torch', 'platformdirs', 'safetensors')))"
     more = ["--inputs", "in.npz", "--outputs", "y", "--save-states", "after.safetensors"]
     done = tilegrad("run", "out", *more, cwd=tmp_path, prefix=ban)
@@ -108,6 +110,25 @@ def test_compile_and_run_a_graph_file(tmp_path: Path, rng: np.random.Generator) 
     after = safetensors.load(tmp_path / "after.safetensors")
     np.testing.assert_array_equal(after["W"], 2 * states["W"])
     np.testing.assert_array_equal(after["b"], states["b"])
+
+
+def test_compile_says_what_no_log_has_measured_and_can_insist(tmp_path: Path) -> None:
+    from tilegrad.runtime import safetensors
+
+    states = {"W": np.ones((3, 5), np.float32), "b": np.ones(5, np.float32)}
+    safetensors.save(tmp_path / "p.safetensors", states, dict.fromkeys(states, "float32"))
+    (tmp_path / "g.tgraph").write_text(affine().dumps())
+    common = ["compile", "g.tgraph", "--states", "p.safetensors", "-o"]
+    said = tilegrad(*common, "out", "--no-logs", cwd=tmp_path)
+    assert said.stderr == "2 kernels: 2 default; the rest: tilegrad tune g.tgraph\n"
+    refused = tilegrad(*common, "no", "--no-logs", "--require-tuned", cwd=tmp_path)
+    assert refused.returncode == 1 and "without a record: " in refused.stderr and not (tmp_path / "no").exists()
+    build = build_graphs({"main": affine()}, logs=[])
+    with Appender(tmp_path / "log.jsonl") as lines:
+        for c in build.choices.values():
+            lines.append(Record(c.template, c.workload, build.target.record(), c.config, "ok", (1e-6,)))
+    kept = tilegrad(*common, "out", "--log", "log.jsonl", "--require-tuned", cwd=tmp_path)
+    assert (kept.returncode, kept.stderr) == (0, "2 kernels: 2 tuned\n")
 
 
 def test_explain_shows_every_stage(tmp_path: Path) -> None:

@@ -11,17 +11,19 @@ def rounds(*seconds):
 
 
 def test_calls_of_a_task_are_summed_and_others_left_out():
-    found = in_program([rounds(1.0, 5.0, 2.0), rounds(0.5, 5.0, 1.0)], KEYS, {"matmul": {}})
+    profiles = [rounds(1.0, 5.0, 2.0), rounds(0.5, 5.0, 1.0), rounds(9.0, 5.0, 9.0)]
+    found = in_program(profiles, KEYS, {"matmul": [{}, {}]})
     assert set(found) == {"matmul"}
-    assert found["matmul"].default_s == (3.0,) * 9 and found["matmul"].winner_s == (1.5,) * 9
-    assert found["matmul"].calls == 2 and found["matmul"].per_call_s == 0.75 and not found["matmul"].worse
+    assert found["matmul"].runs == ((3.0,) * 9, (1.5,) * 9), "the third library has no finalist of its own"
+    assert found["matmul"].calls == 2 and found["matmul"].per_call_s == 0.75 and found["matmul"].pick == 1
 
 
-def test_worse_means_by_more_than_the_margin_and_the_spread():
-    assert InProgram((1.0,) * 9, (1.05,) * 9, 1).worse
-    assert not InProgram((1.0,) * 9, (1.01,) * 9, 1).worse, "within two percent"
+def test_another_finalist_must_be_faster_by_more_than_the_margin_and_the_spread():
+    assert InProgram(((1.05,) * 9, (1.0,) * 9), 1).pick == 1
+    assert InProgram(((1.05,) * 9, (1.0,) * 9, (0.9,) * 9), 1).pick == 2
+    assert InProgram(((1.01,) * 9, (1.0,) * 9), 1).pick == 0, "within two percent"
     noisy = (0.7, 0.9, 1.0, 1.1, 1.4)
-    assert not InProgram(noisy, tuple(1.05 * x for x in noisy), 1).worse, "within the spread"
+    assert InProgram((tuple(1.05 * x for x in noisy), noisy), 1).pick == 0, "within the spread"
 
 
 def test_a_cost_that_does_not_reproduce_is_noticed():

@@ -9,6 +9,7 @@ from tilegrad._base.errors import TuningError
 from tilegrad.tuner.interfaces import Outcome
 from tilegrad.tuner.session import Limits, Session
 from tilegrad.tuner.strategy import Search
+from tilegrad.tuner.task import Space
 from tilegrad.tuning_logs import canonical
 
 DEFAULT, FAST = '{"a":1,"b":0}', '{"a":4,"b":1}'
@@ -216,11 +217,21 @@ def test_drift_measures_again():
     assert notices == ["the machine's speed drifted; measuring 1 trials again"]
 
 
-def test_a_winner_that_is_not_faster_in_the_whole_program_is_dropped():
-    t = task()
-    s, _, _, db = session([t], table({FAST: 0.5}), recheck=lambda chosen: {t.key})
+def test_the_whole_program_decides_among_the_finalists():
+    t, asked = task(), []
+    s, _, _, db = session([t], table({FAST: 0.5}), recheck=lambda finalists: asked.append(finalists) or {t.key: 1})
     report = s.run()
+    assert [canonical(c) for c in asked[0][t.key]] == [FAST, DEFAULT]
     assert canonical(db.verdicts[0].config) == DEFAULT and report.saved_ms == 0
+
+
+def test_finalists_are_what_is_level_with_the_winner():
+    t, asked = task(), []
+    near = next(k for k in Space(t).keys if k not in (FAST, DEFAULT))
+    s, _, _, db = session([t], table({FAST: 0.5, near: 0.501}), recheck=lambda finalists: asked.append(finalists) or {t.key: 2})
+    s.run()
+    assert [canonical(c) for c in asked[0][t.key]] == [FAST, DEFAULT, near]
+    assert canonical(db.verdicts[0].config) == near and db.verdicts[0].cost_s == pytest.approx(0.501, rel=0.02)
 
 
 def test_events_tell_every_trial():

@@ -50,8 +50,14 @@ def test_features_in_use_must_be_a_subset_and_names_do_not_matter():
     assert found(records, target=AVX512) == ("avx512", "tuned")
     assert found(records, target=NEON) == ("neon", "tuned")
     assert found(records, target=Target("x86_64", ("sse4.2",), 2)) is None
-    assert found(Records(log[:1]), target=AVX512) == ("avx2", "tuned")
     assert fits(AVX2.record(), dataclasses.replace(AVX2, cpu="another", l2_bytes=1, features=(*AVX2.features, "movbe")))
+
+
+def test_tiles_for_other_vector_registers_must_be_accepted_like_those_of_another_shape():
+    records = Records([trial("avx2", 1.0)])
+    assert found(records, target=AVX512) is None
+    assert found(records, target=AVX512, accept=lambda c: False) is None
+    assert found(records, target=AVX512, accept=lambda c: True) == ("avx2", "nearest")
 
 
 def test_an_exact_workload_with_the_nearest_thread_count():
