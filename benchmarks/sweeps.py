@@ -23,7 +23,10 @@ from tilegrad.tuning_logs import Appender, Record, canonical, parse, read
 FOLDER = Path(__file__).with_name("sweeps")
 TOP = 20
 OUTSIDE = 300
-THREADS = 2
+TOGETHER = 64
+"""Configs that are compiled before the next are measured."""
+TARGET = Target.parse("znver3", 2)
+"""Fixed, so that a sweep means the same wherever it is replayed; any machine with AVX2 and FMA can record it."""
 
 
 def _placeholders(*shapes: tuple[int, ...]) -> list[Any]:
@@ -66,14 +69,13 @@ def _convolution(kind: str, x: tuple[int, ...], w: tuple[int, ...], y: tuple[int
     return make
 
 
-_IMAGE, _KERNEL = (8, 32, 16, 16), (64, 32, 3, 3)
-_OUT = (8, 64, 16, 16)
+_IMAGE, _KERNEL, _OUT = (2, 128, 14, 14), (256, 128, 3, 3), (2, 256, 14, 14)
 WORKLOADS: dict[str, Callable[[], Any]] = {
     "square": product((320, 320), (320, 320)),
     "skinny": product((16, 512), (512, 1024)),
     "nt": product((128, 784), (512, 784), turn_b=True),
-    "tn": product((128, 784), (128, 512), turn_a=True),
-    "batched": product((12, 128, 64), (12, 64, 128)),
+    "tn": product((512, 256), (512, 384), turn_a=True),
+    "batched": product((3, 192, 256), (3, 256, 320)),
     "conv_forward": _convolution("forward", _IMAGE, _KERNEL, _OUT, padding=1),
     "conv_by_data": _convolution("by_data", _IMAGE, _KERNEL, _OUT, padding=1),
     "conv_by_weight": _convolution("by_weight", _IMAGE, _KERNEL, _OUT, padding=1),
@@ -81,12 +83,12 @@ WORKLOADS: dict[str, Callable[[], Any]] = {
 
 
 def task_of(name: str) -> Task:
-    """The task of a workload, for this machine's features and THREADS threads."""
+    """The task of a workload, for TARGET."""
     from tilegrad import schedules
 
     func = WORKLOADS[name]()
     template, workload = schedules.task_of(func)
-    return Task(template, workload, func, Target.native(THREADS))
+    return Task(template, workload, func, TARGET)
 
 
 def log_of(name: str) -> Path:
@@ -144,10 +146,10 @@ def sweep(name: str, seconds: float, beyond: bool) -> bool:
 
         def measure(configs: Sequence[dict[str, Any]], label: str) -> bool:
             todo = [c for c in configs if (label, canonical(c)) not in seen]
-            for i in range(0, len(todo), 8):
+            for i in range(0, len(todo), TOGETHER):
                 if time.monotonic() - start > seconds:
                     return False
-                batch = todo[i : i + 8]
+                batch = todo[i : i + TOGETHER]
                 built = builder.build(task, batch)
                 good = [(c, b.path) for c, b in zip(batch, built, strict=True) if b.path]
                 for c, b in zip(batch, built, strict=True):
