@@ -281,12 +281,12 @@ class Session:
         picks: Mapping[str, int] = {}
         if self._recheck is not None and finals:
             picks = self._recheck({k: [s.space.configs[i] for i in order] for k, (s, order, _) in finals.items()})
-        for key, (s, order, costs) in finals.items():
+        for key, (s, order, compared) in finals.items():
             i = order[picks.get(key, 0)]
             if i != order[0]:
                 kept = "the default" if i == s.space.default else "another config"
                 self._emit("notice", s, text=f"the winner is not the fastest inside the whole program; {kept} is kept")
-            s.verdict = self._verdict(s, i, costs, s.done)
+            s.verdict = self._verdict(s, i, compared, s.done)
             self._database.append(s.verdict)
             self._emit("task", s)
 
