@@ -10,8 +10,9 @@ from tilegrad.schedules.finish import finish
 from tilegrad.schedules.opaque import OpaqueTemplate
 from tilegrad.schedules.reduction import TEMPLATE as REDUCTION
 from tilegrad.schedules.template import Config, Scheduled, Template, Workload
+from tilegrad.schedules.window import TEMPLATE as WINDOW
 
-TEMPLATES: tuple[Template, ...] = (CONTRACTION, REDUCTION, ELEMENTWISE, OpaqueTemplate())
+TEMPLATES: tuple[Template, ...] = (WINDOW, CONTRACTION, REDUCTION, ELEMENTWISE, OpaqueTemplate())
 """From special to general; the first that matches takes the kernel. The last one always does."""
 
 

@@ -172,7 +172,7 @@ def canonicalise(func: tirx.PrimFunc) -> Contraction | None:
 def _classify(
     core: Stage, update: Any, before: Sequence[Stage], after: Sequence[Stage], outs: Sequence[Any]
 ) -> Contraction | None:
-    axes, values, guard = _split_phases([*core.spatial, *core.reduce], update)
+    axes, values, guard, remainders = _split_phases([*core.spatial, *core.reduce], update)
     simplify = Simplifier(axes)
     sides = zip((update.a, update.b), _factors(core), strict=True)
     factors = [_operand(substitute(f, values), simplify, core.dtype, before, source) for f, source in sides]
@@ -192,7 +192,8 @@ def _classify(
     only[0] += [a for a in spatial if not any(id_of(a.var) in u for u in uses)]
     if product(only[0]) * product(only[1]) == 1:
         return None  # a reduction per batch element: nothing is reused
-    inner = next((a for a in reversed(spatial) if a.extent > 1 and a not in both), None)
+    alone = [a for a in reversed(spatial) if a.extent > 1 and a not in both]
+    inner = next((a for a in alone if a not in remainders), alone[0] if alone else None)
     swapped = inner in only[0] and product(only[0]) > 1
     a, b = (factors[1], factors[0]) if swapped else (factors[0], factors[1])
     m, n = (only[1], only[0]) if swapped else (only[0], only[1])
@@ -253,12 +254,13 @@ def _conjuncts(c: Expr) -> list[Expr]:
     return [c]
 
 
-def _split_phases(axes: Sequence[Iter], expr: Expr) -> tuple[list[Iter], dict[Any, Expr], tuple[Expr, ...]]:
+def _split_phases(axes: Sequence[Iter], expr: Expr) -> tuple[list[Iter], dict[Any, Expr], tuple[Expr, ...], list[Iter]]:
     """Replace a variable that occurs in some factor only as v // c and v % c by v = c * v1 + v2.
 
     Grouped convolution (channel // channels per group) and the phases of a strided transposed convolution are this.
+    Gives the new variables, the old ones' values, the conditions on a value that exists, and the remainders ``v2``.
     """
-    out, values, guard = [], {}, []
+    out, values, guard, remainders = [], {}, [], []
     for a in axes:
         c = max((_divisor(f, a) for f in (expr.a, expr.b)), default=1)
         if c <= 1 or c >= a.extent:
@@ -268,9 +270,10 @@ def _split_phases(axes: Sequence[Iter], expr: Expr) -> tuple[list[Iter], dict[An
         major = Iter(tirx.Var(f"{a.var.name}1", a.var.ty), -(-a.extent // c))
         minor = Iter(tirx.Var(f"{a.var.name}2", a.var.ty), c)
         out += [major, minor]
+        remainders.append(minor)
         values[a.var] = major.var * c + minor.var
         guard += [values[a.var] < a.extent] if a.extent % c else []
-    return out, values, tuple(guard)
+    return out, values, tuple(guard), remainders
 
 
 def _divisor(factor: Expr, axis: Iter) -> int:
@@ -322,9 +325,15 @@ def _chain(
 
 
 def _segments(n: Sequence[Iter], places: Sequence[Affine | None], b: Operand) -> tuple[tuple[Iter, ...], tuple[Iter, ...]]:
-    """Split the N axes into outer segments and the suffix that lies at one stride in every output."""
+    """Split the N axes into outer segments and the suffix that lies at one stride in every output.
+
+    Where no output is contiguous along N (the phases of a strided gradient by data) there is nothing to split for.
+    """
     known = [p for p in places if p is not None]
     cut = len(n)
+    moving = [a for a in n if a.extent > 1]
+    if moving and known and all(p.of(moving[-1]) > 1 for p in known):
+        return (), tuple(n)  # stored element by element: a vector may cross rows
     while cut > 0:
         suffix = n[cut - 1 :]
         if len(known) < len(places) and cut < len(n):

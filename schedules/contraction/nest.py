@@ -17,10 +17,10 @@ from typing import Any
 from tilegrad._base.tvm import ir, tirx, tvm_ffi
 from tilegrad.schedules.contraction.canonical import Contraction
 from tilegrad.schedules.contraction.pack import Block, Packer, transposed
-from tilegrad.schedules.contraction.parts import Parts, with_named_parts
+from tilegrad.schedules.contraction.parts import Parts, element
 from tilegrad.schedules.contraction.plan import Plan, ceildiv, rows_before
-from tilegrad.schedules.contraction.tir import Memory, Stmt, bind, both, ramp, seq, when
-from tilegrad.schedules.stages import Expr, id_of, inline
+from tilegrad.schedules.contraction.tir import Memory, Stmt, bind, both, part, ramp, seq, when
+from tilegrad.schedules.stages import Expr, id_of
 from tilegrad.schedules.template import Scheduled
 
 Address = Callable[[int, Expr], tuple[Any, Expr]]
@@ -52,9 +52,11 @@ class Nest:
 
     def build(self, func: tirx.PrimFunc) -> Scheduled:
         """The kernel with ``func``'s parameters, and scratch."""
-        phases = [self._pack_all_a() if self.pack_a else None, self._parallel(self.p.units, self._unit)]
+        phases = [self._pack_all_a() if self.pack_a else None, self.mem.parallel(self.p.target.threads, self.p.units, self._unit)]
         if self.split_k:
-            phases.append(self._parallel(self.p.size.batch * self.p.tiles * self.p.panels, self._reduce))
+            phases.append(
+                self.mem.parallel(self.p.target.threads, self.p.size.batch * self.p.tiles * self.p.panels, self._reduce)
+            )
         body = seq(phases)
         body = seq(self.mem.declarations, body)
         scratch = tirx.decl_buffer((max(1, self.mem.scratch_bytes),), "uint8", "scratch", data_alignment=64)
@@ -75,20 +77,6 @@ class Nest:
         groups = ceildiv(self.p.nc * self.p.nr, 16)
         return (groups + 1 - groups % 2) * 16
 
-    def _parallel(self, count: int, item: Callable[[Expr, Expr], Stmt]) -> Stmt:
-        """``item(thread, i)`` for i < count, in equal runs of consecutive items a thread."""
-        threads = min(self.p.target.threads, count)
-        if threads == 1:
-            return self.mem.loop(count, lambda i: item(self.mem.const(0), i), "u")
-
-        def run(t: Expr) -> Stmt:
-            if count == threads:
-                return item(t, t)
-            first, length = part(count, threads, t)
-            return self.mem.loop(length, lambda i: item(t, first + i), "u")
-
-        return self.mem.loop(threads, run, "t", tirx.ForKind.PARALLEL)
-
     def _pack_all_a(self) -> Stmt:
         p = self.p
 
@@ -104,7 +92,7 @@ class Nest:
             copy = self._by_rows(i, lambda r: self.pack.a_tile(self.packed_a, base, batch, row, r, k0, extent))
             return seq(s0, s1, s2, copy)
 
-        return self._parallel(p.size.batch * p.k_blocks * p.tiles, item)
+        return self.mem.parallel(self.p.target.threads, p.size.batch * p.k_blocks * p.tiles, item)
 
     def _by_rows(self, tile: Expr, body: Callable[[int], Stmt]) -> Stmt:
         """``body(rows)`` for the number of rows that the tile has (at most two kinds)."""
@@ -391,7 +379,8 @@ class Nest:
 
             def lane(x: Expr) -> Stmt:
                 env = self.pack.env(batch=batch, m=row, segments=seg_v, n=e0 + x)
-                return self._element(env, tirx.BufferLoad(source, [src + x]), Parts(self.mem, x, p.lanes, parts))
+                done = element(self.c, self.mem, env, tirx.BufferLoad(source, [src + x]), Parts(self.mem, x, p.lanes, parts))
+                return when(both([self.mem.flatten(g, env) for g in self.c.guard]), done) if self.c.guard else done
 
             full = self.mem.vector(p.lanes, lane) if contiguous else self.mem.loop(p.lanes, lane, "l")
             if p.tail:
@@ -399,29 +388,6 @@ class Nest:
             return seq(s1, s2, s3, s4, parts, full)
 
         return seq(s0, self.mem.loop(count, lambda r: self.mem.loop(vectors, lambda v: vector(r, v), "v"), "r"))
-
-    def _element(self, env: dict[Any, Expr], total: Expr, parts: Parts) -> Stmt:
-        """All results that belong to one element; every value is computed before the first store (they may be in place)."""
-        values: dict[int, Expr] = {}
-        binds: list[Stmt | None] = []
-        stores: list[Stmt] = []
-        for link in self.c.chain:
-            if link.stage.reduce:
-                value = total
-            else:
-                where = {x.var: e for x, e in zip(link.stage.spatial, link.index, strict=True)}
-                body = link.stage.at([where[x.var] for x in link.stage.spatial])
-                body = inline(body, self.c.inlined)
-                body = tvm_ffi.structural_map(body, (ir.TensorLoad, lambda e: values.get(id_of(e.source), e)))
-                value = with_named_parts(self.mem.flatten(body, env), parts, binds)
-            var, stmt = parts.value(value)
-            binds.append(stmt)
-            values[id_of(link.stage.buffer)] = var
-            if link.is_output:
-                place = self.mem.place(link.stage.buffer, link.index, env)
-                stores.append(tirx.BufferStore(self.mem.view(link.stage.buffer), var, [place]))
-        done = seq(binds, stores)
-        return when(both([self.mem.flatten(g, env) for g in self.c.guard]), done) if self.c.guard else done
 
     def _reduce(self, t: Expr, index: Expr) -> Stmt:
         """Sum the K parts of one tile in order, then store it."""
@@ -444,14 +410,6 @@ class Nest:
             return tirx.BufferStore(self.sum, total, [ramp(at + x * lanes, lanes)])
 
         return seq(s0, s1, s2, s3, self.mem.loop(self.tile_size // lanes, add, "x"), self._store(batch, i, pv, self.sum, at))
-
-
-def part(total: int, parts: int, index: Expr) -> tuple[Expr, int | Expr]:
-    """(first, count) of the ``index``-th of ``parts`` nearly equal runs of ``total`` items."""
-    if total % parts == 0:
-        return index * (total // parts), total // parts
-    first = tirx.floordiv(index * total, parts)
-    return first, tirx.floordiv((index + 1) * total, parts) - first
 
 
 def blocks(total: int | Expr, block: int) -> int | Expr:

@@ -79,7 +79,7 @@ def style_of(c: Contraction) -> str:
 def runs_along(op: Operand, axis: Iter) -> bool:
     """Whether every read advances evenly along ``axis`` and every guard bounds it to an interval."""
     steps = [slope(flat(r.source, r.indices, "int64"), axis.var) for r in loads(op.expr)]
-    return None not in steps and all(_bound(g, axis.var) is not None for g in op.guards)
+    return None not in steps and all(interval_bound(g, axis.var) is not None for g in op.guards)
 
 
 class Packer:
@@ -341,7 +341,7 @@ class Packer:
         """[lo, hi) of ``var`` within [c0, c1) where every guard of ``op`` holds."""
         lo, hi, tests = c0, c1, []
         for g in op.guards:
-            kind, bound = _bound(g, var)  # type: ignore[misc]
+            kind, bound = interval_bound(g, var)  # type: ignore[misc]
             value = substitute(bound, env)
             if kind == "lo":
                 lo = tirx.max(lo, value)
@@ -356,7 +356,7 @@ class Packer:
         return lo, hi
 
 
-def _bound(guard: Expr, var: tirx.Var) -> tuple[str, Expr] | None:
+def interval_bound(guard: Expr, var: tirx.Var) -> tuple[str, Expr] | None:
     """``("lo", e)`` for guard = (var >= e), ``("hi", e)`` for (var < e), ``("test", guard)`` without ``var``; else None."""
     if not any(v.same_as(var) for v in variables(guard)):
         return "test", guard

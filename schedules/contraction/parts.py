@@ -1,4 +1,4 @@
-"""Names for the repeated parts of an epilogue's arithmetic, in a form that TVM's simplifier does not look through."""
+"""The epilogue of one element, with names for repeated parts that TVM's simplifier does not look through."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from typing import Any
 
 from tilegrad._base.tvm import ir, tirx, tvm_ffi
 from tilegrad.schedules import math
-from tilegrad.schedules.contraction.tir import Memory, Stmt
-from tilegrad.schedules.stages import Expr
+from tilegrad.schedules.contraction.canonical import Contraction
+from tilegrad.schedules.contraction.tir import Memory, Stmt, seq
+from tilegrad.schedules.stages import Expr, id_of, inline
 
 
 class Parts:
@@ -53,3 +54,26 @@ def with_named_parts(value: Expr, parts: Parts, stores: list[Stmt]) -> Expr:
         return c if lazy else math.expand(mutator.default_mutate(c), name)
 
     return tvm_ffi.structural_mutate(value, [(ir.Call, call)])
+
+
+def element(c: Contraction, mem: Memory, env: dict[Any, Expr], total: Expr, parts: Parts) -> Stmt:
+    """All results of the element at ``env``, whose sum is ``total``: each before the first store (they may be in place)."""
+    values: dict[int, Expr] = {}
+    binds: list[Stmt | None] = []
+    stores: list[Stmt] = []
+    for link in c.chain:
+        if link.stage.reduce:
+            value = total
+        else:
+            where = {x.var: e for x, e in zip(link.stage.spatial, link.index, strict=True)}
+            body = link.stage.at([where[x.var] for x in link.stage.spatial])
+            body = inline(body, c.inlined)
+            body = tvm_ffi.structural_map(body, (ir.TensorLoad, lambda e: values.get(id_of(e.source), e)))
+            value = with_named_parts(mem.flatten(body, env), parts, binds)
+        var, stmt = parts.value(value)
+        binds.append(stmt)
+        values[id_of(link.stage.buffer)] = var
+        if link.is_output:
+            place = mem.place(link.stage.buffer, link.index, env)
+            stores.append(tirx.BufferStore(mem.view(link.stage.buffer), var, [place]))
+    return seq(binds, stores)

@@ -52,6 +52,14 @@ def both(conditions: Iterable[Expr]) -> Expr:
     return tirx.all(*conditions)
 
 
+def part(total: int, parts: int, index: Expr) -> tuple[Expr, int | Expr]:
+    """(first, count) of the ``index``-th of ``parts`` nearly equal runs of ``total`` items."""
+    if total % parts == 0:
+        return index * (total // parts), total // parts
+    first = tirx.floordiv(index * total, parts)
+    return first, tirx.floordiv((index + 1) * total, parts) - first
+
+
 @dataclass
 class Memory:
     """Flat views of parameters, and scratch handed out region by region."""
@@ -75,6 +83,20 @@ class Memory:
         var = tirx.Var(name, self.dtype)
         n = self.const(extent) if isinstance(extent, int) else extent
         return tirx.For(var, self.const(0), n, kind, body(var))
+
+    def parallel(self, threads: int, count: int, item: Callable[[Expr, Expr], Stmt]) -> Stmt:
+        """``item(thread, i)`` for i < count, in equal runs of consecutive items a thread."""
+        threads = min(threads, count)
+        if threads == 1:
+            return self.loop(count, lambda i: item(self.const(0), i), "u")
+
+        def run(t: Expr) -> Stmt:
+            if count == threads:
+                return item(t, t)
+            first, length = part(count, threads, t)
+            return self.loop(length, lambda i: item(t, first + i), "u")
+
+        return self.loop(threads, run, "t", tirx.ForKind.PARALLEL)
 
     def vector(self, lanes: int, body: Callable[[Any], Stmt]) -> Stmt:
         """``lanes`` iterations as one vector operation."""

@@ -1,0 +1,140 @@
+"""Taps are summed: each tile of the result is held in registers while the strip's vectors pass once.
+
+parallel over threads, each a run of units (outer axes, planes, bands):
+    fill the strip with the image's rows that the band reads
+    for the weights' own axes: all taps' weights
+        for tile (rows x vectors, of every phase): a load a vector of the strip, a multiply-add a use of it
+            interleave the phases, epilogue and stores
+"""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+from tilegrad._base.tvm import tirx
+from tilegrad.schedules.contraction.parts import Parts, element
+from tilegrad.schedules.contraction.tir import Stmt, ramp, seq, when
+from tilegrad.schedules.stages import Expr
+from tilegrad.schedules.window.form import inner
+from tilegrad.schedules.window.strip import pieces
+from tilegrad.schedules.window.tiles import Read, Tiles, Walk
+
+Phase = tuple[int, ...]
+
+
+class Gather(Tiles):
+    """Builds the scheduled kernel of one plan."""
+
+    def unit(self, t: Expr, u: Expr) -> Stmt:
+        """A band of the result, for all of the weights' own axes."""
+        p, mem, w = self.p, self.mem, self.w
+        planes = [s.position for s in w.sides[:-2]]
+        env, s0 = self.named((*w.outer, *planes), tirx.floordiv(u, p.bands))
+        base, s1 = mem.hold("base", t * p.strip)
+        at = [env[a.var] for a in planes]
+
+        def each(walk: Walk) -> Stmt:
+            def one(m: Expr) -> Stmt:
+                here, s2 = self.named(inner(w), m)
+                weights, s3 = self._weights(env | here)
+                return seq(s2, s3, walk(lambda n, row, place: self._tile(n, row, place, env | here, weights)))
+
+            return mem.loop(p.shape.inner, one, "m")
+
+        return seq(s0, s1, self.filled(base, env, at, tirx.floormod(u, p.bands), each))
+
+    def _phases(self) -> list[Phase]:
+        return list(product(*(range(len(s.reads)) for s in self.w.sides)))
+
+    def _fixed(self, phase: Phase, taps: tuple[int, ...] = ()) -> dict[Any, Expr]:
+        """The phases' and taps' variables."""
+        out = {s.phase.var: self.mem.const(f) for s, f in zip(self.w.sides, phase, strict=True) if s.phase}
+        return out | {s.tap.var: self.mem.const(x) for s, x in zip(self.w.sides, taps, strict=False) if s.tap}
+
+    def _weights(self, env: dict[Any, Expr]) -> tuple[dict[Any, Expr], list[Stmt]]:
+        """The weight of every phase and tap."""
+        out: dict[Any, Expr] = {}
+        stmts: list[Stmt] = []
+        for phase in self._phases():
+            for _, taps in self.reads(phase, 0, 0):
+                value = self.mem.flatten(self.w.c.a.expr, env | self._fixed(phase, taps))
+                out[phase, taps], held = self.mem.hold("w", value)
+                stmts += held
+        return out, stmts
+
+    def _tile(self, rows: int, row: Expr, at: Expr, env: dict[Any, Expr], weights: dict[Any, Expr]) -> Stmt:
+        last = self.w.sides[-1]
+        whole = last.limit // (self.p.lanes * len(last.reads))
+
+        def group(v0: Expr, vectors: int, full: bool) -> Stmt:
+            return self._micro(rows, vectors, row, at, v0, full, env, weights)
+
+        return self.vector_groups(min(whole, self.p.row_vectors), group)
+
+    def _micro(
+        self, rows: int, vectors: int, row: Expr, at: Expr, v0: Expr, full: bool, env: dict[Any, Expr], weights: dict[Any, Expr]
+    ) -> Stmt:
+        p = self.p
+        phases = self._phases()
+        keys = [(f, r, v) for f in phases for r in range(rows) for v in range(vectors)]
+        made, allocs = self.cells("acc", len(keys))
+        cell = dict(zip(keys, made, strict=True))
+        uses: dict[Read, list[tuple[Any, Any]]] = {}
+        for f, r, v in keys:
+            for read, taps in self.reads(f, r, v):
+                uses.setdefault(read, []).append(((f, r, v), weights[f, taps]))
+        out: list[Any] = [allocs]
+        fresh = set(keys)
+        for read in sorted(uses):
+            x, stmt = self.load(at, v0, read)
+            out.append(stmt)
+            for key, weight in uses[read]:
+                term = x * tirx.Broadcast(weight, p.lanes)
+                out.append(self.put(cell[key], term if key in fresh else self.get(cell[key]) + term))
+                fresh.discard(key)
+        zero = tirx.Broadcast(tirx.const(0, self.w.c.acc), p.lanes)
+        out += [self.put(cell[key], zero) for key in keys if key in fresh]
+        for *lead, _ in dict.fromkeys((*f[:-1], 0) for f in phases):
+            for r in range(rows):
+                for v in range(vectors):
+                    turn = [cell[((*lead, f), r, v)] for f in range(len(self.w.sides[-1].reads))]
+                    out.append(self._store(turn, tuple(lead), row + r, v0 + v, full or v < vectors - 1, env))
+        return seq(out)
+
+    def _store(self, turn: list[Any], lead: Phase, row: Expr, vector: Expr, full: bool, env: dict[Any, Expr]) -> Stmt:
+        """The epilogue and the stores of one vector of positions, its phases interleaved."""
+        p, mem, w, last = self.p, self.mem, self.w, self.w.sides[-1]
+        period, width = len(turn), len(turn) * p.lanes
+        start = vector * width
+        count = width if full else last.limit - (p.row_vectors - 1) * width
+        sums, value = turn[0], None
+        if period > 1:
+            sums = mem.local("sums", w.c.acc, width)
+            order = [tirx.const(f * p.lanes + x, "int32") for x in range(p.lanes) for f in range(period)]
+            value = tirx.Shuffle([self.get(x) for x in turn], order)
+        where = env | self._fixed((*lead, 0)) | self.row_env(row)
+
+        def piece(first: int, size: int) -> Stmt:
+            made: list[Stmt] = []
+
+            def lane(x: Expr) -> Stmt:
+                column = start + first + x
+                here = {last.position.var: tirx.floordiv(column, period) if period > 1 else column}
+                if last.phase:
+                    here[last.phase.var] = tirx.floormod(column, period)
+                total = tirx.BufferLoad(sums, [x + first])
+                return element(w.c, mem, where | here, total, Parts(mem, x, size, made))
+
+            body = mem.vector(size, lane) if size > 1 else lane(mem.const(0))
+            return seq(made, body)
+
+        stores = [piece(a + i * n, n) for a, whole, n in pieces(0, count, width) for i in range(whole)]
+        mix = [] if value is None else [tirx.AllocBuffer(sums), tirx.BufferStore(sums, value, [ramp(mem.const(0), width)])]
+        tests = [
+            env_row * len(s.reads) + f < s.limit
+            for s, f, env_row in zip(w.sides[:-1], lead, [where[s.position.var] for s in w.sides[:-1]], strict=True)
+            if s.position.extent * len(s.reads) > s.limit
+        ]
+        done = seq(mix, stores)
+        return when(tirx.all(*tests), done) if tests else done
