@@ -177,4 +177,8 @@ def _own(name: str, *names: str) -> Callable[..., Any]:
 _add("a state int64[2]", random_key=_own("random_key", "stream"))
 _add("a key and a shape", random_uniform=_own("random_uniform", "shape", "dtype"))
 _add("an array of floats and a key", dropout=_own("dropout", "rate"))
+_add(
+    "arrays [..., m, d], [..., n, d], [..., n, e] of one dtype and leading shape, and perhaps [..., m, n] to add",
+    attention=_own("attention", "scale", "diagonal"),
+)
 _add("an array", stop_gradient=_own("stop_gradient"))

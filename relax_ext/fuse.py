@@ -1,8 +1,8 @@
 """Group kernels that should be one pass over memory. In: a legalized module. Out: the same with fused PrimFuncs.
 
 Four rules, each only where it saves bytes:
-1. data movement (transposes, slices, broadcasts, constants) moves into the contraction, reduction or elementwise
-   kernel that reads it; into contractions even when others read it too, since packing reads any layout at one price;
+1. data movement (transposes, slices, broadcasts, constants) moves into the contraction, attention, reduction or
+   elementwise kernel that reads it; into the first two even when others read it too, since packing reads any layout;
 2. an elementwise kernel joins the kernel that produces its operand, when it reads it at the index it writes
    (epilogues of contractions and reductions, chains, the optimizer's update); results that others read are
    stored on the way, so a fused kernel may have several outputs;
@@ -22,6 +22,8 @@ from tilegrad.relax_ext.rows import Rows
 from tilegrad.schedules.stages import Stage, loads
 
 _SPATIAL = ("movement", "elementwise")
+_PACKING = ("contraction", "attention")
+"""Kinds that pack their operands, or read them at any stride."""
 
 MAX_KERNELS = 32
 """Longer chains save nothing more and cost compile time that grows faster than their length."""
@@ -63,7 +65,7 @@ class _Fuser:
     def groups(self) -> list[_Group]:
         """The groups in an order that respects every dependence."""
         for n in self.low.nodes:
-            if n.kind in ("contraction", "reduction", "elementwise"):
+            if n.kind in (*_PACKING, "reduction", "elementwise"):
                 self._absorb_movement(n)
         for n in self.low.nodes:
             if n.kind in _SPATIAL:
@@ -84,7 +86,7 @@ class _Fuser:
             p = todo.pop()
             alone = len(self.users[p]) == 1 and p not in self.returned
             free = all(not loads(s.body) for s in p.stages)
-            if p.kind == "movement" and p not in group and (node.kind == "contraction" or alone or free):
+            if p.kind == "movement" and p not in group and (node.kind in _PACKING or alone or free):
                 group.copies.add(p)
                 todo += self.producers[p]
 

@@ -14,9 +14,10 @@ from tilegrad._base.errors import UnsupportedOperatorError
 from tilegrad._base.tvm import ir, relax, tirx, tvm
 from tilegrad.schedules.stages import Stage, loads, stages
 
-Kind = Literal["view", "movement", "elementwise", "reduction", "contraction", "opaque"]
+Kind = Literal["view", "movement", "elementwise", "reduction", "contraction", "attention", "opaque"]
 """view: a reshape, no data moves. movement: copies, selects and constants, no arithmetic.
-elementwise: arithmetic, no reduction. contraction: one sum of products, no other reduction."""
+elementwise: arithmetic, no reduction. contraction: one sum of products, no other reduction.
+attention: the products and the softmax of attention, or of its gradient."""
 
 
 @dataclass(eq=False)
@@ -89,6 +90,8 @@ def kind_of(func: tirx.PrimFunc, parts: tuple[Stage, ...]) -> Kind:
         return "opaque"
     if len(parts) == 1 and not parts[0].reduce and len(func.params) == 2 and _is_reshape(func):
         return "view"
+    if any("attention" in s.annotations for s in parts):
+        return "attention"
     reductions = [s for s in parts if s.reduce]
     if not reductions:
         return "movement" if all(is_movement(s.body) for s in parts) else "elementwise"

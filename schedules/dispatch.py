@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tilegrad._base.target import Target
 from tilegrad._base.tvm import tirx
+from tilegrad.schedules.attention import TEMPLATE as ATTENTION
 from tilegrad.schedules.contraction import TEMPLATE as CONTRACTION
 from tilegrad.schedules.elementwise import TEMPLATE as ELEMENTWISE
 from tilegrad.schedules.finish import finish
@@ -12,7 +13,7 @@ from tilegrad.schedules.reduction import TEMPLATE as REDUCTION
 from tilegrad.schedules.template import Config, Scheduled, Template, Workload
 from tilegrad.schedules.window import TEMPLATE as WINDOW
 
-TEMPLATES: tuple[Template, ...] = (WINDOW, CONTRACTION, REDUCTION, ELEMENTWISE, OpaqueTemplate())
+TEMPLATES: tuple[Template, ...] = (ATTENTION, WINDOW, CONTRACTION, REDUCTION, ELEMENTWISE, OpaqueTemplate())
 """From special to general; the first that matches takes the kernel. The last one always does."""
 
 

@@ -16,6 +16,7 @@ from tilegrad.frontend.nn import functional as NF
 from tilegrad.frontend.nn.layers import Linear, ModuleList
 from tilegrad.frontend.nn.module import Module, Parameter
 from tilegrad.frontend.nn.normalisation import Dropout, LayerNorm, dropout
+from tilegrad.frontend.nn.scaled_dot_product import attention, attention_weights
 from tilegrad.frontend.tensor import Tensor
 
 
@@ -49,19 +50,22 @@ class MultiheadAttention(Module):
     ) -> tuple[Tensor, Tensor | None]:
         """(result, weights or None). Boolean masks say, as PyTorch's do here, who may NOT be seen; float masks are added."""
         q, k, v = self._projected(query, key, value)
-        scores = q @ k.mT * (1.0 / math.sqrt(q.shape[-1])) + 0.0
-        if is_causal and attn_mask is None:
-            attn_mask = F.positions(k.shape[-2]) > F.positions(q.shape[-2]).reshape(-1, 1)
-        if attn_mask is not None:
-            scores = _masked(scores, _per_head(as_tensor(attn_mask), q.shape))
+        causal, scale = is_causal and attn_mask is None, 1.0 / math.sqrt(q.shape[-1])
+        masks = [] if attn_mask is None else [_per_head(as_tensor(attn_mask), q.shape)]
         if key_padding_mask is not None:
             m = as_tensor(key_padding_mask)
-            scores = _masked(scores, m.reshape(m.shape[0], 1, 1, m.shape[1]))
-        weights = NF.softmax(scores, -1)
-        out = dropout(weights, self.dropout, self.training) @ v  # [N, heads, L, d]
+            masks.append(m.reshape(m.shape[0], 1, 1, m.shape[1]))
+        added = [F.where(m, -math.inf, 0.0) if m.dtype == "bool" else m for m in masks]
+        bias = added[0] + added[1] if len(added) > 1 else added[0] if added else None
+        weights = None
+        if need_weights or (self.dropout and self.training):
+            weights = attention_weights(q, k, bias, causal, scale)
+            out = dropout(weights, self.dropout, self.training) @ v  # [N, heads, L, d]
+        else:
+            out = attention(q, k, v, bias, causal, scale)
         out = out.permute(0, 2, 1, 3).flatten(2)
         out = self.out_proj(out if self.batch_first else out.permute(1, 0, 2))
-        if not need_weights:
+        if weights is None or not need_weights:
             return out, None
         return out, weights.mean(1) if average_attn_weights else weights
 
@@ -79,10 +83,6 @@ class MultiheadAttention(Module):
             n, length, _ = p.shape
             heads.append(p.reshape(n, length, self.num_heads, -1).permute(0, 2, 1, 3))
         return heads
-
-
-def _masked(scores: Tensor, mask: Tensor) -> Tensor:
-    return F.where(mask, -math.inf, scores) if mask.dtype == "bool" else scores + mask
 
 
 def _per_head(mask: Tensor, shape: tuple[int, ...]) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,6 +21,7 @@ from tilegrad.frontend.nn.losses import (
     smooth_l1_loss,
     softplus,
 )
+from tilegrad.frontend.nn.scaled_dot_product import scaled_dot_product_attention
 from tilegrad.frontend.recording import fail_line
 from tilegrad.frontend.tensor import Tensor
 
@@ -281,24 +281,6 @@ def normalize(x: Any, axis: int = 1, eps: float = 1e-12) -> Tensor:
     """Divided by the Euclidean length along the axis."""
     x = as_tensor(x)
     return x / F.maximum(F.norm(x, axis, True), eps)
-
-
-# ***** attention *****
-
-
-def scaled_dot_product_attention(
-    q: Any, k: Any, v: Any, mask: Any = None, causal: bool = False, scale: float | None = None
-) -> Tensor:
-    """``softmax(q @ k.T * scale) @ v`` over the last two axes; a boolean mask says who may be seen, a float one is added."""
-    q, k = as_tensor(q), as_tensor(k)
-    scores = q @ k.mT * (scale if scale is not None else 1.0 / math.sqrt(q.shape[-1]))
-    if causal:
-        n, m = scores.shape[-2:]
-        scores = F.where(F.positions(n).reshape(n, 1) >= F.positions(m), scores, -math.inf)
-    if mask is not None:
-        mask = as_tensor(mask)
-        scores = F.where(mask, scores, -math.inf) if mask.dtype == "bool" else scores + mask
-    return softmax(scores, -1) @ v
 
 
 __all__ = [

@@ -53,7 +53,8 @@ def backend(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **kwargs: A
         return _boxed(_compiled(graph, inputs, options))
 
     wrapped = aot_autograd(fw_compiler=compiler, bw_compiler=compiler, decompositions=_decompositions())
-    with sdpa_kernel(SDPBackend.MATH):  # attention in operators that have rules, forward and backward
+    # attention as one operator each way, or in plain ones
+    with sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]):
         return wrapped(gm, example_inputs)
 
 

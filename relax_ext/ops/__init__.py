@@ -1,6 +1,7 @@
 """Operators that Relax lacks. Each function makes a Relax call; ``register.REGISTERED`` lists them."""
 
 from tilegrad.relax_ext.ops import legalize, order  # noqa: F401  (importing them registers lowerings)
+from tilegrad.relax_ext.ops.attention import attention, attention_backward
 from tilegrad.relax_ext.ops.convolution import conv_by_data, conv_by_weight
 from tilegrad.relax_ext.ops.identity import barrier, stop_gradient
 from tilegrad.relax_ext.ops.indexing import gather_elements_backward, gather_nd_backward, take_backward
@@ -19,6 +20,8 @@ from tilegrad.relax_ext.ops.register import REGISTERED, register
 __all__ = [
     "REGISTERED",
     "adaptive_avg_pool_backward",
+    "attention",
+    "attention_backward",
     "avg_pool",
     "avg_pool_backward",
     "barrier",

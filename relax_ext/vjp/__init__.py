@@ -2,6 +2,7 @@
 
 from tilegrad.relax_ext.vjp import (  # noqa: F401  (importing a family registers its rules)
     activation,
+    attention,
     contraction,
     convolution,
     elementwise,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from tilegrad.relax_ext import ops
-from tilegrad.relax_ext.vjp.table import composition, vjp_rule
+from tilegrad.relax_ext.vjp.table import vjp_rule
 from tilegrad.relax_ext.vjp.values import F, Node, Value
 
 _SELU_ALPHA, _SELU_SCALE = 1.6732632423543772, 1.0507009873554805  # Klambauer et al. 2017
@@ -94,19 +94,3 @@ def dropout(n: Node, g: list[Value | None]):
 def tilegrad_dropout(n: Node, g: Value):
     """z = x with elements dropped by counter-based random numbers: g with the same elements dropped; no mask is kept."""
     return g.tape.bind(ops.dropout(g.expr, n.y.expr, rate=n.attr("rate")))
-
-
-@composition("relax.nn.attention", "relax.nn.attention_bias")
-def attention(n: Node):
-    """z = softmax(q k^T scale + bias, causally masked) v, heads in axis 2: recomputed from q, k and v."""
-    q, k, v = (a.permute([0, 2, 1, 3]) for a in n.args[:3])
-    scale = n.attr("scale")
-    p = F.matmul(q, k.mT) * (scale if scale is not None else 1.0 / math.sqrt(q.shape[-1]))
-    if len(n.args) > 3:
-        p = p + n.args[3]
-    if n.attr("causal_mask") is not None:
-        rows, cols = p.shape[-2:]
-        offset = abs(rows - cols) if n.attr("causal_mask") == "BottomRight" else 0
-        ones = p.tape.constant(1.0, p.dtype).broadcast_to((rows, cols))
-        p = F.where(F.tril(ones, offset) > 0.0, p, -math.inf)
-    return F.matmul(F.softmax(p, -1), v).permute([0, 2, 1, 3])

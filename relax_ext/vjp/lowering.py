@@ -1,7 +1,8 @@
 """Operators that are lowered as compositions of others: their parts then use the kernels that the parts have.
 
-Attention becomes two contractions and a softmax, a transposed convolution the gradient of a convolution by its image,
-and a convolution in another layout one in N, C, spatial between transposes, which are folded into its kernel.
+Attention with heads inside becomes attention with heads outside, a transposed convolution the gradient of a
+convolution by its image, and a convolution in another layout one in N, C, spatial between transposes, which are folded
+into its kernel.
 """
 
 from __future__ import annotations

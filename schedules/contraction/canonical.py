@@ -175,7 +175,7 @@ def _classify(
     axes, values, guard, remainders = _split_phases([*core.spatial, *core.reduce], update)
     simplify = Simplifier(axes)
     sides = zip((update.a, update.b), _factors(core), strict=True)
-    factors = [_operand(substitute(f, values), simplify, core.dtype, before, source) for f, source in sides]
+    factors = [operand(substitute(f, values), simplify, core.dtype, before, source) for f, source in sides]
     index = tuple(simplify(substitute(i.var, values)) for i in core.spatial)
     split = _chain(core, index, after, outs)
     if split is None:
@@ -212,7 +212,7 @@ def _factors(core: Stage) -> tuple[Any, Any]:
     return (update.a, update.b) if isinstance(update, tirx.Mul) else (update, update)
 
 
-def _operand(expr: Expr, simplify: Simplifier, acc: str, before: Sequence[Stage], source: Expr) -> Operand:
+def operand(expr: Expr, simplify: Simplifier, acc: str, before: Sequence[Stage], source: Expr) -> Operand:
     """Pull ``if_then_else(c, value, 0)`` and casts apart; simplify the indices."""
     guards: list[Any] = []
     while True:

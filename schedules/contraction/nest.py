@@ -16,15 +16,13 @@ from typing import Any
 
 from tilegrad._base.tvm import ir, tirx, tvm_ffi
 from tilegrad.schedules.contraction.canonical import Contraction
+from tilegrad.schedules.contraction.micro import Address, Cells, multiply
 from tilegrad.schedules.contraction.pack import Block, Packer, transposed
 from tilegrad.schedules.contraction.parts import Parts, element
 from tilegrad.schedules.contraction.plan import Plan, ceildiv, rows_before
 from tilegrad.schedules.contraction.tir import Memory, Stmt, bind, both, part, ramp, seq, when
 from tilegrad.schedules.stages import Expr, id_of
 from tilegrad.schedules.template import Scheduled
-
-Address = Callable[[int, Expr], tuple[Any, Expr]]
-"""(row or vector, k) -> (flat buffer, element)."""
 
 
 class Nest:
@@ -201,15 +199,7 @@ class Nest:
             block = (batch * p.k_blocks + kb) * p.tiles + i
             base, stmt = self.mem.hold("pa", block * (p.kc * p.slots))
             return (lambda r, k: (self.packed_a, base + k * p.slots + r)), [stmt]
-        place = self.c.a.place
-        read = self.c.a.read
-        assert place is not None and read is not None
-        row_step, k_step = place.fused(self.c.m), place.fused(self.c.k)
-        assert row_step is not None and k_step is not None
-        zero = {x.var: self.mem.const(0) for x in (*self.c.m, *self.c.k)}
-        start = self.mem.place(read.source, read.indices, zero | self.pack.env(batch=batch))
-        base, stmt = self.mem.hold("pa", start + rows_before(p, i) * row_step + k0 * k_step)
-        return (lambda r, k: (self.mem.view(read.source), base + k * k_step + r * row_step)), [stmt]
+        return self.pack.a_in_place(batch, rows_before(p, i), k0)
 
     def _b_address(self, t: Expr, batch: Expr, k0: Expr, panel: Expr, jr: Expr) -> tuple[Address, list[Stmt]]:
         p = self.p
@@ -321,40 +311,14 @@ class Nest:
 
     def _micro(self, rows: int, vectors: int, k_extent: int | Expr, a: Address, b: Address, at: Expr, first: Any) -> Stmt:
         """rows x vectors accumulators: one load a vector of B, one broadcast a row of A, one multiply-add each."""
-        p, lanes, acc_t = self.p, self.p.lanes, self.c.acc
-        zero = self.mem.const(0)
-        acc = [[tirx.decl_buffer((lanes,), acc_t, f"acc{r}_{v}") for v in range(vectors)] for r in range(rows)]
-        cells = [(r, v) for r in range(rows) for v in range(vectors)]
-
-        def get(r: int, v: int) -> Expr:
-            return tirx.BufferLoad(acc[r][v], [ramp(zero, lanes)])
-
-        def put(r: int, v: int, value: Expr) -> Stmt:
-            return tirx.BufferStore(acc[r][v], value, [ramp(zero, lanes)])
+        p = self.p
 
         def tile(r: int, v: int) -> Expr:
-            return ramp(at + (r * p.nr + v * lanes), lanes)
+            return at + (r * p.nr + v * p.lanes)
 
-        clear = seq([put(r, v, tirx.Broadcast(tirx.const(0, acc_t), lanes)) for r, v in cells])
-        resume = seq([put(r, v, tirx.BufferLoad(self.partial, [tile(r, v)])) for r, v in cells])
-
-        def step(k: Expr) -> Stmt:
-            out, columns = [], []
-            for v in range(vectors):
-                buffer, index = b(v, k)
-                var, stmt = bind(f"b{v}", tirx.BufferLoad(buffer, [ramp(index, lanes)]))
-                columns.append(var)
-                out.append(stmt)
-            for r in range(rows):
-                buffer, index = a(r, k)
-                var, stmt = bind(f"a{r}", tirx.Broadcast(tirx.BufferLoad(buffer, [index]), lanes))
-                out.append(stmt)
-                out += [put(r, v, get(r, v) + var * columns[v]) for v in range(vectors)]
-            return seq(out)
-
-        save = [tirx.BufferStore(self.partial, get(r, v), [tile(r, v)]) for r, v in cells]
-        allocs = [tirx.AllocBuffer(x) for row in acc for x in row]
-        return seq(allocs, when(first, clear, resume), self.mem.loop(k_extent, step, "k"), save)
+        cells = Cells(rows, vectors, p.lanes, self.c.acc, self.mem.const(0))
+        begin = lambda c: when(first, c.clear(), c.load(self.partial, tile))  # noqa: E731
+        return multiply(self.mem, cells, k_extent, a, b, begin, lambda c: c.save(self.partial, tile))
 
     # --- epilogue --------------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from typing import Any
 from tilegrad._base.tvm import tirx
 from tilegrad.schedules.contraction.affine import affine, decompose, flat
 from tilegrad.schedules.contraction.canonical import Contraction, Operand
+from tilegrad.schedules.contraction.micro import Address
 from tilegrad.schedules.contraction.plan import Plan
 from tilegrad.schedules.contraction.tir import Memory, Stmt, bind, both, ramp, seq, when
 from tilegrad.schedules.stages import Expr, Iter, id_of, loads, substitute, variables
@@ -142,6 +143,17 @@ class Packer:
             return seq(binds, self._k_runs(op, env, k0, k_extent, target, lambda k: base + k * slots + r))
 
         return self.mem.loop(rows, one_row, "r")
+
+    def a_in_place(self, batch: Expr, row: Expr, k0: Expr) -> tuple[Address, list[Stmt]]:
+        """Where the elements of A lie that count from ``row`` and ``k0``, for an operand that is a plain matrix."""
+        place, read = self.c.a.place, self.c.a.read
+        assert place is not None and read is not None
+        row_step, k_step = place.fused(self.c.m), place.fused(self.c.k)
+        assert row_step is not None and k_step is not None
+        zero = {x.var: self.mem.const(0) for x in (*self.c.m, *self.c.k)}
+        start = self.mem.place(read.source, read.indices, zero | self.env(batch=batch))
+        base, stmt = self.mem.hold("pa", start + row * row_step + k0 * k_step)
+        return (lambda r, k: (self.mem.view(read.source), base + k * k_step + r * row_step)), [stmt]
 
     def named(self, env: dict[Any, Expr]) -> tuple[dict[Any, Expr], list[Stmt]]:
         """``env`` with every compound value held in a register."""

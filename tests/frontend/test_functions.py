@@ -33,6 +33,9 @@ UNARY = {n: A for n in "exp sigmoid tanh relu abs sin cos asinh erf square sign 
 UNARY |= {"log": P, "sqrt": P, "rsqrt": P, "tan": inside(3, 4), "asin": inside(3, 4), "acos": inside(3, 4), "atan": A}
 UNARY |= {"atanh": inside(3, 4), "acosh": P + 1}
 
+SEEN = np.arange(35).reshape(5, 7) % 3 > 0
+SEEN[2] = False
+
 CASES = [Case(n, getattr(tg, n), getattr(torch, n), [x]) for n, x in UNARY.items()]
 CASES += [
     Case("add", lambda a, b: a + b, lambda a, b: a + b, [A, ROW]),
@@ -175,9 +178,21 @@ LOSSES = [
     ),
     Case(
         "attention",
-        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, causal=True),
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True),
         lambda q, k, v: TF.scaled_dot_product_attention(q, k, v, is_causal=True),
         [normal(2, 5, 4), normal(2, 5, 4), normal(2, 5, 4)],
+    ),
+    Case(
+        "attention with a boolean mask and grouped queries",
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, attn_mask=SEEN, enable_gqa=True, scale=0.4),
+        lambda q, k, v: TF.scaled_dot_product_attention(q, k, v, attn_mask=torch.tensor(SEEN), enable_gqa=True, scale=0.4),
+        [normal(2, 4, 5, 3), normal(2, 2, 7, 3), normal(2, 2, 7, 6)],
+    ),
+    Case(
+        "attention with a mask that is added",
+        lambda q, k, v, m: F.scaled_dot_product_attention(q, k, v, m),
+        lambda q, k, v, m: TF.scaled_dot_product_attention(q, k, v, m),
+        [normal(2, 2, 5, 3), normal(2, 2, 7, 3), normal(2, 2, 7, 6), normal(1, 5, 7)],
     ),
     Case("normalize", F.normalize, TF.normalize, [A]),
 ]

@@ -72,6 +72,20 @@ CASES = [
     ),
     linear("interpolate", (2, 4, 3), lambda x: resize_taps(4, 7, "linear", "half_pixel", "", 0.0, False).call(x, 1)),
     linear("dropout", (4, 5), lambda x, k: ops.dropout(x, k, rate=0.4), ints([12345, 678])),
+    *[
+        Case(
+            "tilegrad.attention",
+            lambda *a, diagonal=diagonal: ops.attention(*a, scale=0.7, diagonal=diagonal),
+            (Arg((2, 3, 4)), Arg((2, 5, 4)), Arg((2, 5, 2)), *more),
+            note=note,
+        )
+        for note, diagonal, more in (("", None, ()), ("bias", None, (Arg((1, 3, 5)),)), ("causal", 1, ()))
+    ],
+    Case(
+        "tilegrad.attention_backward",
+        lambda *a: ops.attention_backward(*a, scale=0.7, diagonal=None),
+        (Arg((2, 3, 4)), Arg((2, 5, 4)), Arg((2, 5, 2)), Arg((2, 3, 2)), Arg((2, 3), "positive"), Arg((2, 3))),
+    ),
     Case("tilegrad.barrier", lambda x, y: ops.barrier(R.exp(x), y), (Arg((3,)), Arg((2,)))),
     *[
         Case(f"relax.grad.{n}", lambda x, n=n: R.exp(getattr(R.grad, n)(x)), (Arg((3,)),))
