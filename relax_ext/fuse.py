@@ -86,9 +86,14 @@ class _Fuser:
             p = todo.pop()
             alone = len(self.users[p]) == 1 and p not in self.returned
             free = all(not loads(s.body) for s in p.stages)
-            if p.kind == "movement" and p not in group and (node.kind in _PACKING or alone or free):
+            moves = p.kind == "movement" or (node.kind == "attention" and self._views_movement(p))
+            if moves and p not in group and (node.kind in _PACKING or alone or free):
                 group.copies.add(p)
                 todo += self.producers[p]
+
+    def _views_movement(self, node: Node) -> bool:
+        """Whether a reshape is of something moved: attention reads through both (heads split off a row, then turned)."""
+        return node.kind == "view" and all(p.kind == "movement" for p in self.producers[node]) and bool(self.producers[node])
 
     # rule 2
     def _join_producer(self, node: Node) -> None:
@@ -316,7 +321,10 @@ def _emit_group(low: Lowered, bb: relax.BlockBuilder, group: _Group, new: dict, 
                 a = params[-1]
             args.append(inner_of.get(a, a))
         call = ir.Call(n.call.op, [n.call.args[0], relax.Tuple(args), *n.call.args[2:]], n.call.attrs, n.call.ty_args)
-        inner_of[n.outs[0]] = inner.emit(call)
+        made = inner.emit(call)
+        for i, o in enumerate(n.outs):
+            if o is not None:
+                inner_of[o] = inner.emit(relax.TupleGetItem(made, i)) if len(n.outs) > 1 else made
     result = inner_of[outs[0]] if len(outs) == 1 else relax.Tuple([inner_of[o] for o in outs])
     gv_out = inner.emit_output(result)
     block = inner._end_block()

@@ -2,7 +2,7 @@
 
 Attention with heads inside becomes attention with heads outside, a transposed convolution the gradient of a
 convolution by its image, and a convolution in another layout one in N, C, spatial between transposes, which are folded
-into its kernel.
+into its kernel. Attention of a few queries is products and a softmax.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ from collections.abc import Callable
 from typing import Any
 
 from tilegrad._base.tvm import ir, relax
+from tilegrad.relax_ext.vjp.attention import few_queries, plain_attention
 from tilegrad.relax_ext.vjp.convolution import SPATIAL, Window, relayout
 from tilegrad.relax_ext.vjp.table import RULES
 from tilegrad.relax_ext.vjp.values import Node, Tape, Value
 
-Composition = Callable[[Node], Value]
+Composition = Callable[[Node], Value | list[Value]]
 
 
 class _Emitter:
@@ -37,8 +38,11 @@ def lower_by(op: str, compose: Composition, applies: Callable[[ir.Call], bool] =
         emitter: Any = _Emitter(builder)
         tape = Tape(emitter)
         node = Node(tape, relax.Var("out", call.ty), call)
-        result = compose(node).expr
-        last = tape.pending.pop(result)
+        result = compose(node)
+        if isinstance(result, list):
+            tape.flush([v.expr for v in result])
+            return relax.Tuple([v.expr for v in result])
+        last = tape.pending.pop(result.expr)
         tape.flush([v for v in tape.pending])
         return last
 
@@ -79,3 +83,5 @@ for _rank in (1, 2, 3):
     lower_by(f"relax.nn.conv{_rank}d_transpose", conv_transpose)
 for _op in ("relax.nn.attention", "relax.nn.attention_bias"):
     lower_by(_op, RULES[_op].function)
+lower_by("tilegrad.attention", plain_attention, few_queries)
+lower_by("tilegrad.attention_backward", RULES["tilegrad.attention_backward"].function, few_queries)

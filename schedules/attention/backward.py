@@ -17,8 +17,9 @@ from tilegrad._base.target import Target
 from tilegrad._base.tvm import tirx
 from tilegrad.schedules.attention.kernel import Kernel, Side
 from tilegrad.schedules.attention.read import Attention
-from tilegrad.schedules.contraction.micro import Cells, parallel
+from tilegrad.schedules.contraction.micro import Address, Cells, parallel
 from tilegrad.schedules.contraction.pack import Block
+from tilegrad.schedules.contraction.plan import rows_before
 from tilegrad.schedules.contraction.tir import Stmt, ramp, seq
 from tilegrad.schedules.stages import Expr
 from tilegrad.schedules.template import Config
@@ -131,9 +132,7 @@ class Backward(Kernel):
             column, s0 = self.mem.hold("column", c * plan.nr)
             base, s1 = self.mem.hold("base", unit * s.size + column)
 
-            def rows(i: Expr) -> Any:
-                from tilegrad.schedules.contraction.plan import rows_before
-
+            def rows(i: Expr) -> tuple[Address, list[Stmt]]:
                 start, stmt = self.mem.hold("pa", t * self.block_size + (rows_before(plan, i) - j0) * self.nr)
                 return (lambda r, k: (s.source, start + r * self.nr + k)), [stmt]
 
@@ -162,7 +161,11 @@ class Backward(Kernel):
     def _finish(self, t: Expr, u: Expr, head: Expr) -> Stmt | None:
         if self.splits > 1:
             return None
-        return seq([self.mem.loop(self.x.keys, lambda j, s=s: self._store(s, head, j, t), "j") for s in (self.dk, self.dv)])
+
+        def rows(s: Sums) -> Stmt:
+            return self.mem.loop(self.x.keys, lambda j: self._store(s, head, j, t), "j")
+
+        return seq(rows(self.dk), rows(self.dv))
 
     def _after(self) -> Stmt | None:
         if self.splits == 1:

@@ -13,6 +13,7 @@ from typing import Any
 from tilegrad._base.target import Target
 from tilegrad._base.tvm import ir, tirx, tvm_ffi
 from tilegrad.schedules.attention.read import Attention, in_place
+from tilegrad.schedules.contraction.affine import decompose
 from tilegrad.schedules.contraction.canonical import Contraction
 from tilegrad.schedules.contraction.micro import Address, Cells, multiply, parallel
 from tilegrad.schedules.contraction.pack import Block, Packer, transposed
@@ -199,8 +200,6 @@ class Kernel:
         stage = self.x.parts[part]
         table = {id_of(self.x.parts[name].buffer): value for name, value in values.items()}
         batch = [i.var for i in stage.spatial[:-2]]
-        from tilegrad.schedules.contraction.affine import decompose
-
         where = decompose(stage.spatial[:-2], head)
         body = stage.at([*(where[v] for v in batch), key, query])
         body = inline(body, self.x.inlined)

@@ -126,6 +126,7 @@ def test_layouts_come_in_through_the_index_expressions():
     assert run.done.scratch_bytes < 2 * 64 * 1024
 
 
+@pytest.mark.long
 def test_every_config_of_the_space_is_right():
     t = [tensor(2, 33, 20, name=f"x{i}") for i in range(3)]
     run = Kernel(t, *attention(*t, scale=SCALE))

@@ -76,6 +76,7 @@ def flash_attention_for_cpu_backward(
 ) -> list[Any]:  # fmt: skip
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
     wide = k.value(logsumexp, "float64" if q.dtype == "float64" else "float32")
-    g, out, *args = (k.value(x, wide.dtype) for x in (grad_out, out, q, key, v))
-    grads = attend_backward(*args, g, wide, (g * out).sum([g.ndim - 1]), attn_mask, scale, 0 if is_causal else None)
+    g, out, query, key, v = (k.value(x, wide.dtype) for x in (grad_out, out, q, key, v))
+    delta = (g * out).sum([g.ndim - 1])
+    grads = attend_backward(query, key, v, g, wide, delta, attn_mask, scale, 0 if is_causal else None)
     return [k.value(x, q.dtype) for x in grads]

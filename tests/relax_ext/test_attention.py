@@ -1,0 +1,77 @@
+"""Attention on its way down: how many kernels, and what few queries become; values and gradients from PyTorch."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from tilegrad._base.tvm import relax
+from tilegrad.relax_ext.driver import build_graphs
+from tilegrad.relax_ext.gradient import vjp
+from tilegrad.relax_ext.graph import Graph, GraphBuilder
+from tilegrad.relax_ext.pipeline import lower
+from tilegrad.relax_ext.vjp.attention import attend
+from tilegrad.relax_ext.vjp.values import Tape
+from tilegrad.schedules.attention.read import in_place, read
+from tilegrad.schedules.contraction.pack import style_of
+
+R = relax.op
+
+
+def projected(length: int, gradient: bool = False) -> Graph:
+    """Attention of 4 heads of width 8 whose operands are parts of one projection, as a transformer has them."""
+    b = GraphBuilder()
+    x = b.input("x", (2, length, 3, 4, 8), "float32")
+    tape = Tape(b)
+    parts = [tape.bind(R.strided_slice(x, [2], [p], [p + 1])).permute([0, 2, 3, 1, 4]) for p in range(3)]
+    out = attend(*parts, diagonal=0)[0]
+    tape.flush([out.expr])
+    b.output("out", out.expr)
+    if gradient:
+        g = b.input("g", out.shape, "float32")
+        b.output("dx", vjp(b, [out.expr], [g], [x])[0])
+    return b.finish()
+
+
+def expected(x, g):
+    x = torch.tensor(x, requires_grad=True)
+    q, k, v = x.permute(2, 0, 3, 1, 4)
+    out = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+    return out[:, None].detach().numpy(), torch.autograd.grad(out, x, torch.tensor(g)[:, 0])[0].numpy()
+
+
+def test_slices_and_transposes_are_read_in_place():
+    assert len(lower(projected(24)).calls) == 1
+
+
+def test_heads_that_are_split_off_a_row_are_read_in_place():
+    b = GraphBuilder()
+    x = b.input("x", (2, 24, 96), "float32")
+    parts = b.emit(R.split(x, 3, 2))
+    tape = Tape(b)
+    q, k, v = (tape.bind(relax.TupleGetItem(parts, i)).reshape((2, 24, 4, 8)).permute([0, 2, 1, 3]) for i in range(3))
+    out = attend(q, k, v)[0]
+    tape.flush([out.expr])
+    b.output("out", out.expr)
+    program = lower(b.finish())
+    assert len(program.calls) == 1
+    (func,) = program.kernels.values()
+    x = read(func)
+    assert all(in_place(side, [*c.m, *c.k]) for c in map(x.product, ("scores", "mix")) for side in [c.a])
+    assert style_of(x.product("scores")) == "transpose"
+
+
+@pytest.mark.parametrize("length", [5, 24])
+def test_few_queries_take_plain_operators_and_more_the_kernel(length):
+    graph = projected(length, gradient=True)
+    build = build_graphs({"main": graph}, logs=[])
+    names = {c.template for c in build.choices.values()}
+    assert ("attention/1" in names) == (length == 24)
+    rng = np.random.default_rng(0)
+    shapes = {"x": (2, length, 3, 4, 8), "g": (2, 1, 4, length, 8)}
+    feeds = {name: rng.standard_normal(shape).astype("float32") for name, shape in shapes.items()}
+    got = build.library.context().run("main", feeds)
+    out, dx = expected(feeds["x"], feeds["g"])
+    np.testing.assert_allclose(got["out"], out, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(got["dx"], dx, rtol=1e-4, atol=1e-5)
