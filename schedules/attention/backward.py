@@ -17,7 +17,7 @@ from tilegrad._base.target import Target
 from tilegrad._base.tvm import tirx
 from tilegrad.schedules.attention.kernel import Kernel, Side
 from tilegrad.schedules.attention.read import Attention
-from tilegrad.schedules.contraction.micro import Address, Cells, parallel
+from tilegrad.schedules.contraction.micro import Address, Cells
 from tilegrad.schedules.contraction.pack import Block
 from tilegrad.schedules.contraction.plan import rows_before
 from tilegrad.schedules.contraction.tir import Stmt, ramp, seq
@@ -176,7 +176,7 @@ class Backward(Kernel):
             j, s1 = self.mem.hold("j", tirx.floormod(index, self.x.keys))
             return seq(s0, s1, [self._store(s, head, j, head * self.splits) for s in (self.dk, self.dv)])
 
-        return parallel(self.mem, self.target.threads, self.x.heads * self.x.keys, item)
+        return self.mem.parallel(self.target.threads, self.x.heads * self.x.keys, item)
 
     def _store(self, s: Sums, head: Expr, j: Expr, copy: Expr) -> Stmt:
         """One key's row of dk or dv: the sum of its parts."""

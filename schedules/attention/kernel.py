@@ -15,7 +15,7 @@ from tilegrad._base.tvm import ir, tirx, tvm_ffi
 from tilegrad.schedules.attention.read import Attention, in_place
 from tilegrad.schedules.contraction.affine import decompose
 from tilegrad.schedules.contraction.canonical import Contraction
-from tilegrad.schedules.contraction.micro import Address, Cells, multiply, parallel
+from tilegrad.schedules.contraction.micro import Address, Cells, multiply
 from tilegrad.schedules.contraction.pack import Block, Packer, transposed
 from tilegrad.schedules.contraction.parts import Parts, with_named_parts
 from tilegrad.schedules.contraction.plan import Plan, ceildiv, element_bytes, rows_before
@@ -104,7 +104,7 @@ class Kernel:
 
     def build(self, func: tirx.PrimFunc) -> Scheduled:
         """The kernel with ``func``'s parameters, and scratch."""
-        units = parallel(self.mem, self.target.threads, self.x.heads * self.splits, self._unit_at)
+        units = self.mem.parallel(self.target.threads, self.x.heads * self.splits, self._unit_at)
         body = seq(units, self._after())
         body = seq(self.mem.declarations, body)
         scratch = tirx.decl_buffer((max(1, self.mem.scratch_bytes),), "uint8", "scratch", data_alignment=64)
