@@ -9,6 +9,7 @@ from typing import Any
 from tilegrad._base.target import Target
 from tilegrad._base.tvm import tirx, tvm_ffi
 from tilegrad.schedules.body import Access, Body, Evaluator, Views, elements
+from tilegrad.schedules.elementwise.turn import Turned, turned
 from tilegrad.schedules.finish import element_bytes
 from tilegrad.schedules.loops import (
     PARALLEL_WORK,
@@ -25,6 +26,11 @@ from tilegrad.schedules.loops import (
 )
 from tilegrad.schedules.stages import Iter, Stage, id_of, variables
 from tilegrad.schedules.template import Config
+
+MAX_SIDE = 16
+"""Rows of a square: more would not fit the registers."""
+TILE_LANES = 128
+"""Width of a transposed tile: as many lines as a way of the second-level cache holds at strides of powers of two."""
 
 
 def elementwise_nest(
@@ -98,11 +104,11 @@ class _Nest:
     def _segment(self, body: Body, low: int, high: int) -> tirx.Stmt:
         """Loops over everything, the innermost dimension within [low, high)."""
         outer, lane = self._dims[:-1], self._dims[-1]
-        emit = Emit(body)
-        top = emit.ready()
         across = _transposed(body.accesses, outer, lane)
         if across is not None and self._tile > 1:
-            return seq([*top, self._tiled(emit, outer, across, lane, low, high)])
+            return self._tiled(body, outer, across, lane, low, high)
+        emit = Emit(body)
+        top = emit.ready()
         if self._threads == 1:
             return seq([*top, self._serial(emit, outer, lambda e: self._lane_spans(e, lane, low, high))])
         count = split_threads([d.extent for d in outer], self._threads)
@@ -209,42 +215,70 @@ class _Nest:
             stores.append(tirx.BufferStore(self._views.declare(stage.buffer), value, [place]))
         return values + stores
 
-    def _tiled(self, emit: Emit, outer: Sequence[Dim], across: Dim, lane: Dim, low: int, high: int) -> tirx.Stmt:
+    def _tiled(self, body: Body, outer: Sequence[Dim], across: Dim, lane: Dim, low: int, high: int) -> tirx.Stmt:
         """Tiles of ``across`` x ``lane``, so that lines read along ``across`` are used up while they are near."""
-        tile = self._tile
+        tile = (self._tile, TILE_LANES)
         others = [d for d in outer if d is not across]
-        span = high - low
-        blocks = -(-across.extent // tile), -(-span // tile)
-        extents = [d.extent for d in others] + list(blocks)
+        sizes = (across.extent, high - low)
+        blocks = [-(-n // t) for n, t in zip(sizes, tile, strict=True)]
+        extents = [d.extent for d in others] + blocks
         p = tirx.Var("p", self._dtype)
         *places, a_block, l_block = fused(p, extents)
-        binds: list[tirx.Stmt] = []
+        squares = turned(body, across, lane, min(self._native, MAX_SIDE)) if self._period == 1 else None
+        side = squares.side if squares else 1
+        emits = [Emit(b) for b in ([body, squares.body] if squares else [body])]
+        top = [s for e in emits for s in e.ready()]
+        binds: list[tirx.Stmt] = [tirx.AllocBuffer(square) for _, _, square in squares.squares] if squares else []
         for dim, value in zip(others, places, strict=True):
-            binds += emit.enter(dim, value)
-        a_full, l_full = across.extent // tile, span // tile
-        a_cases = [(a_block < a_full, tile), (None, across.extent % tile)]
-        l_cases = [(l_block < l_full, tile), (None, span % tile)]
+            binds += [s for e in emits for s in e.enter(dim, value)]
+        firsts = a_block * tile[0], l_block * tile[1] + low
+        cases = [
+            [(block < n // t, t), (None, n % t)] for block, n, t in zip((a_block, l_block), sizes, tile, strict=True)
+        ]  # whole tiles, and what is left of them
 
         def at(rows: int, width: int) -> tirx.Stmt:
-            a = tirx.Var("a", self._dtype)
-            e = emit.copy()
-            inside = e.enter(across, a_block * tile + a)
-            first = l_block * tile + low
+            whole_rows, whole = (rows // side * side, width // side * side) if squares else (0, 0)
             work: list[tirx.Stmt] = []
-            for start, count, lanes in spans(width, self._lanes, self._native):
-                for k in range(count):
-                    work.append(self._tile_row(e, lane, first + (start + k * lanes), lanes))
-            return loop(a, rows, seq([*inside, *work]))
+            if squares and whole_rows and whole:
+                work.append(self._squares(emits[1], squares, firsts, whole_rows, whole))
+            if whole < width and whole_rows:
+                work.append(self._patch(emits[0], (across, lane), firsts, (0, whole_rows), (whole, width)))
+            if whole_rows < rows:
+                work.append(self._patch(emits[0], (across, lane), firsts, (whole_rows, rows), (0, width)))
+            return seq(work)
 
-        def lanes_of(rows: int) -> tirx.Stmt | None:
-            return _cases([(c, at(rows, w)) for c, w in l_cases if w])
+        def lanes_of(rows: int) -> tirx.Stmt:
+            return _cases([(c, at(rows, w)) for c, w in cases[1] if w and (c is None or blocks[1] > 1 or sizes[1] == w)])
 
-        work = _cases([(c, lanes_of(r)) for c, r in a_cases if r])
+        work = _cases([(c, lanes_of(r)) for c, r in cases[0] if r and (c is None or blocks[0] > 1 or sizes[0] == r)])
         kind = tirx.ForKind.PARALLEL if self._threads > 1 else tirx.ForKind.SERIAL
-        return loop(p, pymath.prod(extents), seq([*binds, work]), kind)
+        return seq([*top, loop(p, pymath.prod(extents), seq([*binds, work]), kind)])
 
-    def _tile_row(self, emit: Emit, lane: Dim, first: Any, lanes: int) -> tirx.Stmt:
-        return self._vector(emit, lane, first, lanes, id_of(lane.var) not in emit.body.scalar)
+    def _squares(self, emit: Emit, squares: Turned, firsts: tuple[Any, Any], rows: int, width: int) -> tirx.Stmt:
+        """The part of a tile that squares cover."""
+        side = squares.side
+        a, v, k = (tirx.Var(n, self._dtype) for n in ("a", "l", "k"))
+        e = emit.copy()
+        e.enter(squares.origin[0], firsts[0] + a * side)
+        e.enter(squares.origin[1], firsts[1] + v * side)
+        work = squares.fill(e)
+        row = e.copy()
+        inside = row.enter(squares.dims[0], firsts[0] + a * side + k)
+        work.append(loop(k, side, seq([*inside, self._vector(row, squares.dims[1], firsts[1] + v * side, side, True)])))
+        return loop(a, rows // side, loop(v, width // side, seq(work)))
+
+    def _patch(
+        self, emit: Emit, dims: tuple[Dim, Dim], firsts: tuple[Any, Any], rows: tuple[int, int], lanes: tuple[int, int]
+    ) -> tirx.Stmt:
+        """A part of a tile row by row."""
+        a = tirx.Var("a", self._dtype)
+        e = emit.copy()
+        work = e.enter(dims[0], firsts[0] + rows[0] + a)
+        vector = id_of(dims[1].var) not in emit.body.scalar
+        for start, count, width in spans(lanes[1] - lanes[0], self._lanes, self._native):
+            for k in range(count):
+                work.append(self._vector(e, dims[1], firsts[1] + (lanes[0] + start + k * width), width, vector))
+        return loop(a, rows[1] - rows[0], seq(work))
 
 
 def _cases(cases: Sequence[tuple[Any, tirx.Stmt]]) -> tirx.Stmt:

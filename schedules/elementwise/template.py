@@ -22,7 +22,7 @@ SHORT_WINDOW = 32
 
 
 class ElementwiseTemplate:
-    """Kernels without reductions. ``vector``: registers a vector operation spans; ``tile``: side of a transposed tile."""
+    """Kernels without reductions. ``vector``: registers a vector operation spans; ``tile``: rows of a transposed tile."""
 
     name = "elementwise/1"
 
@@ -43,11 +43,11 @@ class ElementwiseTemplate:
 
     def space(self, workload: Workload, target: Target) -> list[Config]:
         """All widths and tiles, parallel or not."""
-        return [{"vector": v, "tile": t, "parallel": p} for p in (1, 0) for v in (4, 2, 1) for t in (16, 32, 8)]
+        return [{"vector": v, "tile": t, "parallel": p} for p in (1, 0) for v in (4, 2, 1) for t in (32, 16, 64)]
 
     def default(self, workload: Workload, target: Target) -> Config:
-        """Two registers hide the latency of arithmetic; a tile of 16 is a cache line of float32."""
-        return {"vector": 4 if workload.fields["stages"] == 1 else 2, "tile": 16, "parallel": 1}
+        """Two registers hide the latency of arithmetic; 32 rows of a transposed tile are two lines of float32."""
+        return {"vector": 4 if workload.fields["stages"] == 1 else 2, "tile": 32, "parallel": 1}
 
     def apply(self, func: tirx.PrimFunc, config: Config, target: Target) -> Scheduled:
         """One nest for each output shape, in order; a later one reads what an earlier one wrote."""

@@ -50,11 +50,11 @@ class ReductionTemplate:
 
     def space(self, workload: Workload, target: Target) -> list[Config]:
         """Vector widths, parallel or not."""
-        return [{"vector": v, "tile": 16, "parallel": p} for p in (1, 0) for v in (4, 2, 1)]
+        return [{"vector": v, "tile": 32, "parallel": p} for p in (1, 0) for v in (4, 2, 1)]
 
     def default(self, workload: Workload, target: Target) -> Config:
         """Four registers of partial results hide the latency of additions."""
-        return {"vector": 4, "tile": 16, "parallel": 1}
+        return {"vector": 4, "tile": 32, "parallel": 1}
 
     def apply(self, func: tirx.PrimFunc, config: Config, target: Target) -> Scheduled:
         """Groups in order, then the outputs that belong to none."""

@@ -9,6 +9,7 @@ import numpy as np
 from tilegrad import schedules
 from tilegrad._base.target import Target
 from tilegrad._base.tvm import te, tirx, tvm
+from tilegrad.runtime.lowering import pipeline_for
 from tilegrad.schedules.stages import create
 
 TARGET = Target.native(2)
@@ -22,7 +23,8 @@ class Kernel:
         self.template, self.workload = schedules.task_of(self.func)
         self.done = schedules.schedule(self.func, target, config)
         self._count = len(inputs)
-        module = tvm.compile(tvm.IRModule({"main": self.done.func.with_attr("global_symbol", "main")}), target.tvm)
+        module = tvm.IRModule({"main": self.done.func.with_attr("global_symbol", "main")})
+        module = tvm.compile(module, target.tvm, tir_pipeline=pipeline_for(self.done.func))
         self.assembly = module.mod.inspect_source("asm")
         self._run = module["main"]
 

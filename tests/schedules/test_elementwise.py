@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -111,6 +113,17 @@ def test_a_state_may_be_updated_in_place() -> None:
     kernel._run(left, right, left, right)
     np.testing.assert_allclose(right.numpy(), b * 0.5 + a, rtol=1e-6)
     np.testing.assert_allclose(left.numpy(), a - (b * 0.5 + a), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("features", [None, ("avx2", "fma", "avx"), ()])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "uint8"])
+def test_transposed_and_straight_reads_together(dtype: str, features: tuple[str, ...] | None) -> None:
+    """Squares turned in registers of every width, with what is left over at both edges."""
+    target = TARGET if features is None else dataclasses.replace(TARGET, features=features)
+    x, y = tensor(3, 53, 150, dtype=dtype), tensor(3, 150, 53, dtype=dtype, name="y")
+    a, b = ((normal(*s, seed=k) * 20 + 100).astype(dtype) for k, s in enumerate([(3, 53, 150), (3, 150, 53)]))
+    got = Kernel([x, y], topi.add(topi.transpose(x, (0, 2, 1)), y), target=target)(a, b)
+    np.testing.assert_array_equal(got, a.transpose(0, 2, 1) + b)
 
 
 def test_every_config_of_the_space_is_right() -> None:
