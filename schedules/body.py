@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tilegrad._base.tvm import ir, tirx, tvm, tvm_ffi
-from tilegrad.schedules import math
+from tilegrad.schedules import floats, math
 from tilegrad.schedules.finish import element_bytes
 from tilegrad.schedules.stages import Expr, Iter, Stage, id_of, loads, substitute, variables
 
@@ -326,7 +326,7 @@ def combine(kind: str, a: Expr, b: Expr) -> Expr:
         return a + b
     if kind == "prod":
         return a * b
-    return math.maximum(a, b) if kind == "max" else math.minimum(a, b)
+    return floats.maximum(a, b) if kind == "max" else floats.minimum(a, b)
 
 
 def identity(kind: str, dtype: str) -> Expr:

@@ -3,8 +3,9 @@
 1. Blocks are lowered to loops and allocations.
 2. No heap: an allocation that TVM would serve from its workspace becomes part of one scratch parameter; inside a
    parallel loop each thread gets its own part.
-3. float32 mathematics is the project's own (schedules.math): no libm call, the same bits on any libc.
-4. Parameters are declared with the alignment of their elements, so that any C-contiguous array may be passed.
+3. Floats keep their NaNs, infinities and roundings (schedules.floats): no simplification that holds for real numbers only.
+4. float32 mathematics is the project's own (schedules.math): no libm call, the same bits on any libc.
+5. Parameters are declared with the alignment of their elements, so that any C-contiguous array may be passed.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 from tilegrad._base.errors import ScheduleError
 from tilegrad._base.target import Target
 from tilegrad._base.tvm import ir, s_tir, tirx, tvm, tvm_ffi
-from tilegrad.schedules import math
+from tilegrad.schedules import floats, math
 from tilegrad.schedules.template import Scheduled
 
 STACK_BYTES = 1024
@@ -39,7 +40,7 @@ def finish(scheduled: Scheduled, target: Target) -> Scheduled:
     """Apply the common rules. Raises ScheduleError for an allocation of unknown size or a call into TVM's runtime."""
     func = _lower_blocks(scheduled.func)
     _check_calls(func)
-    func = math.lower(func)
+    func = math.lower(floats.strict(func))
     scratch = _Scratch(scheduled.scratch_bytes, target.threads)
     body = scratch.move(func.body)
     params = list(func.params)

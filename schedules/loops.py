@@ -118,6 +118,8 @@ class Emit:
 
 def seq(statements: Sequence[tirx.Stmt]) -> tirx.Stmt:
     """One statement."""
+    if not statements:  # a loop over no elements
+        return tirx.Evaluate(0)
     return statements[0] if len(statements) == 1 else tirx.SeqStmt(list(statements))
 
 

@@ -1,4 +1,4 @@
-"""Mathematics in kernels: NaN-propagating TE functions, and the replacement of float32 calls by own arithmetic.
+"""Mathematics in kernels: the replacement of float32 calls by own arithmetic.
 
 ``lower`` is a finishing step of every kernel. float64 keeps libm; float16 and bfloat16 compute in float32.
 """
@@ -62,12 +62,12 @@ def expand(call: Any, bind: Bind | None = None) -> Expr:
     elif dtype == "float32":
         args = list(call.args)
     elif name == "sigmoid":  # TVM's own rule, but without its overflow for large negative arguments in any type
-        return _letting(lambda b: _sigmoid_libm(b(call.args[0]), b), bind)
+        return letting(lambda b: _sigmoid_libm(b(call.args[0]), b), bind)
     elif name in ("sinh", "cosh"):  # no C library call in TVM
-        return _letting(lambda b: _hyperbolic_libm(name, b(call.args[0]), b), bind)
+        return letting(lambda b: _hyperbolic_libm(name, b(call.args[0]), b), bind)
     else:
         return call
-    value = _letting(lambda b: own.pow(b(args[0]), b(args[1]), b) if name == "pow" else _UNARY[name](b(args[0]), b), bind)
+    value = letting(lambda b: own.pow(b(args[0]), b(args[1]), b) if name == "pow" else _UNARY[name](b(args[0]), b), bind)
     return value if dtype == "float32" else tirx.Cast(dtype, value)
 
 
@@ -76,7 +76,7 @@ def expm1(x: Expr) -> Expr:
     x = _expr(x)
     dtype = str(x.ty.dtype)
     if dtype != "float64":
-        value = _letting(lambda b: own.expm1(b(x if dtype == "float32" else tirx.Cast("float32", x)), b), None)
+        value = letting(lambda b: own.expm1(b(x if dtype == "float32" else tirx.Cast("float32", x)), b), None)
         return value if dtype == "float32" else tirx.Cast(dtype, value)
 
     def kahan(b: Bind) -> Expr:
@@ -87,33 +87,7 @@ def expm1(x: Expr) -> Expr:
         inside = tirx.And(u > tirx.const(0.0, "float64"), u < tirx.const(float("inf"), "float64"))
         return tirx.Select(tirx.EQ(u, one), v, tirx.Select(tirx.And(inside, tirx.NE(u - one, -one)), core, u - one))
 
-    return _letting(kahan, None)
-
-
-def maximum(a: Expr, b: Expr) -> Expr:
-    """The larger of two; NaN when either is (as PyTorch's maximum, relu and max reductions).
-
-    By ``isnan``: TVM simplifies ``a != a`` to false, and ``max`` takes either operand.
-    """
-    a, b = _expr(a), _expr(b)
-    if not _is_float(a):
-        return tirx.max(a, b)
-    return tirx.Select(tirx.Or(a > b, tirx.isnan(a)), a, b)
-
-
-def minimum(a: Expr, b: Expr) -> Expr:
-    """The smaller of two; NaN when either is."""
-    a, b = _expr(a), _expr(b)
-    if not _is_float(a):
-        return tirx.min(a, b)
-    return tirx.Select(tirx.Or(a < b, tirx.isnan(a)), a, b)
-
-
-def relu(x: Expr) -> Expr:
-    """max(x, 0); NaN stays NaN."""
-    x = _expr(x)
-    zero = tirx.const(0, x.ty.dtype)
-    return tirx.Select(x < zero, zero, x) if _is_float(x) else tirx.max(x, zero)
+    return letting(kahan, None)
 
 
 def is_expensive(expr: Expr) -> bool:
@@ -136,7 +110,7 @@ def _is_float(x: Expr) -> bool:
     return "float" in str(x.ty.dtype)
 
 
-def _letting(build: Callable[[Bind], Expr], bind: Bind | None) -> Expr:
+def letting(build: Callable[[Bind], Expr], bind: Bind | None = None) -> Expr:
     """``build`` with the caller's bind, or with one that wraps the result in Let expressions."""
     if bind is not None:
         return build(bind)
@@ -189,4 +163,4 @@ def _constant_power(x: Expr, y: Expr, bind: Bind | None) -> Expr | None:
         -2.0: lambda v, b: one / (v * v),
     }
     rule = table.get(float(y.value))
-    return None if rule is None else _letting(lambda b: rule(b(x), b), bind)
+    return None if rule is None else letting(lambda b: rule(b(x), b), bind)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from math import prod
 
 from tilegrad._base.tvm import te, tirx
+from tilegrad.schedules.floats import is_nan
 
 Ints = tuple[int, ...]
 Index = Sequence[tirx.Expr]
@@ -18,7 +19,7 @@ def max_pool_index(x: te.Tensor, y: te.Tensor, pool: Ints, strides: Ints, paddin
     def element(n: tirx.Var, c: tirx.Var, *o: tirx.Var) -> tirx.Expr:
         at, inside = _position(o, ks, x.shape[2:], strides, padding, dilation)
         value = x(n, c, *[tirx.max(tirx.min(a, d - 1), 0) for a, d in zip(at, x.shape[2:], strict=True)])
-        found = tirx.all(inside, tirx.any(value == y(n, c, *o), tirx.isnan(value)))
+        found = tirx.all(inside, tirx.any(value == y(n, c, *o), is_nan(value)))
         place = tirx.Cast("int32", _flat(ks, pool))
         return te.min(tirx.if_then_else(found, place, tirx.const(prod(pool), "int32")), axis=ks)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from tilegrad._base.tvm import ir, relax, te, topi
 from tilegrad.relax_ext.ops.register import plain
-from tilegrad.schedules import math
+from tilegrad.schedules.te.softmax import argmax, argmin
 
 Compute = Callable[..., te.Tensor]
 
@@ -34,10 +34,18 @@ def ewise_fma(x: te.Tensor, y: te.Tensor, z: te.Tensor) -> te.Tensor:
     return topi.add(topi.multiply(x, y), z)
 
 
-@_lower("relax.nn.relu")
-def relu(x: te.Tensor) -> te.Tensor:
-    """max(x, 0); NaN stays NaN, which upstream's hides."""
-    return te.compute(x.shape, lambda *i: math.relu(x(*i)), name="relu")
+def _arg(extreme: Compute) -> Compute:
+    def compute(x: te.Tensor, axis: int | None, keepdims: bool) -> te.Tensor:
+        kept = [1 if axis is None or i == axis % len(x.shape) else d for i, d in enumerate(x.shape)]
+        flat = topi.reshape(x, [prod(int(d) for d in x.shape)]) if axis is None else x
+        y = extreme(flat, 0 if axis is None else axis)
+        return topi.reshape(y, kept) if keepdims else y
+
+    return compute
+
+
+_lower("relax.argmax", "axis", "keepdims")(_arg(argmax))
+_lower("relax.argmin", "axis", "keepdims")(_arg(argmin))
 
 
 @_lower("relax.nn.pixel_shuffle", "upscale_factor")

@@ -10,6 +10,7 @@ from tvm.script.ir_builder import tirx as T
 
 from tilegrad._base.tvm import ir, relax, te, tirx, topi
 from tilegrad.relax_ext.ops.register import plain
+from tilegrad.schedules.floats import is_nan
 
 Index = Sequence[tirx.Expr]
 
@@ -60,7 +61,7 @@ def _after(a: Any, b: Any, place_a: Any, place_b: Any, descending: bool) -> Any:
     wrong = tirx.any(first > second, tirx.all(a == b, place_a > place_b))
     if "float" not in str(a.ty.dtype):
         return wrong
-    nan_a, nan_b = (tirx.Select(tirx.isnan(v), 1, 0) for v in (first, second))
+    nan_a, nan_b = (tirx.Select(is_nan(v), 1, 0) for v in (first, second))
     among_nans = tirx.all(nan_a == 1, place_a > place_b)
     return tirx.any(nan_a > nan_b, tirx.all(nan_a == nan_b, tirx.any(wrong, among_nans)))
 

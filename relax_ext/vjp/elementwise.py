@@ -105,20 +105,19 @@ def where(n: Node, g: Value):
 @vjp_rule("relax.maximum")
 def maximum(n: Node, g: Value):
     """z = max(x, y): g to the larger; half to each at a tie."""
-    return select_extreme(n, g, n.x > n.y)
+    return select_extreme(n, g, n.x < n.y, n.x > n.y)
 
 
 @vjp_rule("relax.minimum")
 def minimum(n: Node, g: Value):
     """z = min(x, y): g to the smaller; half to each at a tie."""
-    return select_extreme(n, g, n.x < n.y)
+    return select_extreme(n, g, n.x > n.y, n.x < n.y)
 
 
-def select_extreme(n: Node, g: Value, first: Value) -> tuple[Value, Value]:
-    """g where the first argument wins, half of it at ties, and the rest for the second."""
-    half = F.where(n.x.equals(n.y), g * 0.5, 0.0)
-    gx = F.where(first, g, half)
-    return gx, F.where(first, 0.0, F.where(n.x.equals(n.y), g * 0.5, g))
+def select_extreme(n: Node, g: Value, lost: Value, won: Value) -> tuple[Value, Value]:
+    """Nothing to an argument that lost, half of g to each at a tie; all of it to both where one is NaN."""
+    shared = F.where(n.x.equals(n.y), g * 0.5, g)
+    return F.where(lost, 0.0, shared), F.where(won, 0.0, shared)
 
 
 @vjp_rule("relax.clip")

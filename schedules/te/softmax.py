@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tilegrad._base.tvm import te, tirx
+from tilegrad.schedules.floats import is_nan
 
 
 def softmax(x: te.Tensor, axis: int = -1) -> te.Tensor:
@@ -49,7 +50,7 @@ def _arg(x: te.Tensor, axis: int, reducer: Callable[..., Any], dtype: str) -> te
     def place(*i: Any) -> Any:
         value = x(*_insert(i, axis, k))
         found = value == best(*i)
-        found = tirx.Or(found, tirx.isnan(value)) if nan else found
+        found = tirx.Or(found, is_nan(value)) if nan else found
         return te.min(tirx.Select(found, tirx.Cast(dtype, k.var), tirx.const(int(x.shape[axis]), dtype)), axis=k)
 
     return te.compute(best.shape, place, name="arg")

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from tilegrad._base.tvm import relax, tvm
+from tilegrad.relax_ext.driver import build_graphs
 from tilegrad.relax_ext.gradient import vjp
 from tilegrad.relax_ext.graph import Graph, GraphBuilder
 
@@ -202,3 +203,8 @@ def compile_graph(graph: Graph) -> Callable[[dict[str, np.ndarray]], dict[str, n
         return {name: r.numpy() for name, r in zip(names, result, strict=True)}
 
     return run
+
+
+def run_library(graph: Graph, feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The outputs of what ships: the project's own lowering, schedules and runtime."""
+    return build_graphs({"main": graph}, logs=[]).library.context().run("main", feeds)

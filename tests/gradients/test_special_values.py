@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.gradients.checker import compile_graph
+from tests.gradients.checker import run_library
 from tilegrad._base.tvm import relax, tirx
 from tilegrad.relax_ext import ops
 from tilegrad.relax_ext.gradient import vjp
@@ -39,8 +39,8 @@ def clip(low: float, high: float):
 
 LINE = [-INF, -1e4, -30.0, -1.0, -1e-300, 0.0, 1e-300, 1.0, 30.0, 1e4, INF, NAN]
 FINITE = [-1e4, -30.0, -1.0, 0.0, 1.0, 30.0, 1e4]
-PAIRS = ([0.0, 1.0, 2.0, -INF, INF, 3.0, 0.0], [0.0, 1.0, -2.0, 1.0, INF, 3.0, -0.0])
-TIES = [[1.0, 3.0, 3.0, 2.0], [5.0, 5.0, 5.0, 5.0], [-INF, 0.0, 0.0, -1.0]]
+PAIRS = ([0.0, 1.0, 2.0, -INF, INF, 3.0, 0.0, NAN, 1.0, NAN], [0.0, 1.0, -2.0, 1.0, INF, 3.0, -0.0, 1.0, NAN, NAN])
+TIES = [[1.0, 3.0, 3.0, 2.0], [5.0, 5.0, 5.0, 5.0], [-INF, 0.0, 0.0, -1.0], [NAN, 1.0, 2.0, 3.0]]
 CONST = relax.const
 IMAGE = np.array([[1.0, 1.0, 0.0, 2.0], [1.0, 1.0, 2.0, 2.0], [0.0, 0.0, -1.0, -1.0], [0.0, 0.0, -1.0, -2.0]])[None, None]
 
@@ -49,12 +49,25 @@ CASES = [
     Special("abs", R.abs, torch.abs, (LINE,)),
     Special("leaky relu", lambda x: NN.leakyrelu(x, 0.1), lambda x: TF.leaky_relu(x, 0.1), (FINITE,)),
     Special("selu", NN.selu, torch.selu, (FINITE,)),
-    Special("clip", clip(-1.0, 1.0), lambda x: x.clamp(-1.0, 1.0), ([-INF, -2.0, -1.0, 0.0, 1.0, 2.0, INF],)),
+    Special("clip", clip(-1.0, 1.0), lambda x: x.clamp(-1.0, 1.0), ([-INF, -2.0, -1.0, 0.0, 1.0, 2.0, INF, NAN],)),
     Special("maximum", R.maximum, torch.maximum, PAIRS),
     Special("minimum", R.minimum, torch.minimum, PAIRS),
     Special("max", lambda x: R.max(x, 1), lambda x: x.amax(1), (TIES,)),
     Special("min", lambda x: R.min(x, 1), lambda x: x.amin(1), (TIES,)),
-    Special("max of all", lambda x: R.max(x), lambda x: x.amax(), (TIES,)),
+    Special("max of all", lambda x: R.max(x), lambda x: x.amax(), (TIES[:3],)),
+    Special("leaky relu of NaN", lambda x: NN.leakyrelu(x, 0.1), lambda x: TF.leaky_relu(x, 0.1), ([NAN, -INF, INF],)),
+    Special("sign", R.sign, torch.sign, (LINE,)),
+    Special("times zero", lambda x: R.multiply(x, CONST(0.0, "float64")), lambda x: x * 0.0, (LINE,)),
+    Special("minus itself", lambda x: R.subtract(x, x), lambda x: x - x, (LINE,)),
+    Special(
+        "where it is no number",
+        lambda x: R.where(R.not_equal(x, x), CONST(0.0, "float64"), R.multiply(x, x)),
+        lambda x: torch.where(x != x, 0.0, x * x),
+        ([NAN, 1.0, -2.0],),
+    ),
+    Special(
+        "max pool of NaN", lambda x: NN.max_pool1d(x, 2, 2), lambda x: TF.max_pool1d(x, 2), ([[[NAN, 1.0, 2.0, NAN, 3.0, 3.0]]],)
+    ),
     Special("sqrt", R.sqrt, torch.sqrt, ([0.0, 1e-300, 1.0, INF, -1.0, NAN],)),
     Special("rsqrt", R.rsqrt, torch.rsqrt, ([0.0, 1.0, INF, -1.0],)),
     Special("log", R.log, torch.log, ([0.0, 1e-300, 1.0, INF, -1.0],)),
@@ -157,7 +170,7 @@ def ours() -> dict[str, np.ndarray]:
         one = CONST(np.ones([int(d) for d in y.ty.shape]), case.dtype)
         for j, g in enumerate(vjp(b, [y], [one], args)):
             b.output(f"{k}_g{j}", g if g is not None else b.emit(R.zeros_like(args[j])))
-    return compile_graph(b.finish())(feeds)
+    return run_library(b.finish(), feeds)
 
 
 @pytest.mark.parametrize("k", range(len(CASES)), ids=[c.name for c in CASES])

@@ -104,18 +104,6 @@ def test_constant_powers(power: float) -> None:
     np.testing.assert_allclose(kernel(values), values.astype("float64") ** power, rtol=3e-7)
 
 
-def test_nan_goes_through_relu_maximum_and_minimum() -> None:
-    x, y = tensor(5, name="x"), tensor(5, name="y")
-    relu = te.compute((5,), lambda i: own.relu(x[i]), name="relu")
-    high = te.compute((5,), lambda i: own.maximum(x[i], y[i]), name="high")
-    low = te.compute((5,), lambda i: own.minimum(x[i], y[i]), name="low")
-    a, b = np.array([np.nan, 1, -1, 2, -np.inf], np.float32), np.array([0, np.nan, 3, 1, np.nan], np.float32)
-    got = Kernel([x, y], relu, high, low)(a, b)
-    np.testing.assert_array_equal(got[0], [np.nan, 1, 0, 2, 0])
-    np.testing.assert_array_equal(got[1], np.maximum(a, b))
-    np.testing.assert_array_equal(got[2], np.minimum(a, b))
-
-
 def test_sixteen_bits_compute_in_float32() -> None:
     x = tensor(40, dtype="float16")
     values = np.linspace(-4, 4, 40).astype(np.float16)
