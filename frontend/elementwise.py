@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -134,8 +135,9 @@ def clip(x: Any, low: builtins.float | None = None, high: builtins.float | None 
     """Values below ``low`` become ``low``, above ``high`` become ``high``; gradient 1 inside, bounds included."""
     if low is None and high is None:
         raise UsageError(fail_line() + "clip", "neither bound", "low, high or both")
-    if low is None or high is None:
+    if (low is None or high is None) and as_tensor(x).dtype not in FLOATS:
         return minimum(x, high) if low is None else maximum(x, low)
+    low, high = -math.inf if low is None else low, math.inf if high is None else high
     return apply("clip", x, attrs=(builtins.float(low), builtins.float(high)))
 
 

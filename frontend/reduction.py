@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import builtins
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tilegrad._base.errors import ShapeError
 from tilegrad.frontend.apply import Axes, apply, as_tensor, axes_of, cast, node_of, wrap
-from tilegrad.frontend.elementwise import astype, exp, log, multiply, sqrt
+from tilegrad.frontend.elementwise import astype, exp, isfinite, log, multiply, sqrt, where
 from tilegrad.frontend.movement import squeeze
 from tilegrad.frontend.recording import FLOATS, fail_line, record
 
@@ -22,7 +22,14 @@ def _reduction(op: str, x: Any, axis: Axes, keepdims: builtins.bool, whole: str 
     if whole is not None and node.type.dtype not in FLOATS:
         node = cast(node, whole)
     axes = axes_of(axis, len(node.type.shape), op)
+    if op in ("max", "min"):
+        _some(op, node.type.shape, axes)
     return wrap(record(op, (node,), (axes, keepdims))) if axes else wrap(record("reshape", (node,), (node.type.shape,)))
+
+
+def _some(op: str, shape: Sequence[builtins.int], axes: Sequence[builtins.int]) -> None:
+    if 0 in [shape[a] for a in axes]:
+        raise ShapeError(f"{fail_line()}{op}", f"no elements along axes {tuple(axes)} of shape {tuple(shape)}", "at least one")
 
 
 def sum(x: Any, axis: Axes = None, keepdims: builtins.bool = False) -> Tensor:
@@ -36,12 +43,12 @@ def mean(x: Any, axis: Axes = None, keepdims: builtins.bool = False) -> Tensor:
 
 
 def max(x: Any, axis: Axes = None, keepdims: builtins.bool = False) -> Tensor:
-    """Largest value; the gradient is shared evenly among ties."""
+    """Largest value; NaN if there is one. The gradient is shared evenly among ties. Raises ShapeError for no elements."""
     return _reduction("max", x, axis, keepdims)
 
 
 def min(x: Any, axis: Axes = None, keepdims: builtins.bool = False) -> Tensor:
-    """Smallest value; the gradient is shared evenly among ties."""
+    """Smallest value; NaN if there is one. The gradient is shared evenly among ties. Raises ShapeError for no elements."""
     return _reduction("min", x, axis, keepdims)
 
 
@@ -60,13 +67,20 @@ def var(x: Any, axis: Axes = None, correction: builtins.int = 1, keepdims: built
 
 
 def std(x: Any, axis: Axes = None, correction: builtins.int = 1, keepdims: builtins.bool = False) -> Tensor:
-    """Square root of ``var``."""
-    return sqrt(var(x, axis, correction, keepdims))
+    """Square root of ``var``; gradient 0 where all elements are equal."""
+    return _length(var(x, axis, correction, keepdims))
 
 
 def norm(x: Any, axis: Axes = None, keepdims: builtins.bool = False) -> Tensor:
-    """Euclidean length."""
-    return sqrt(sum(multiply(x, x), axis, keepdims))
+    """Euclidean length; gradient 0 at 0."""
+    return _length(sum(multiply(x, x), axis, keepdims))
+
+
+def _length(square: Tensor) -> Tensor:
+    """Square root whose gradient is 0 at 0, the least of the subgradients, as PyTorch takes it for lengths."""
+    square = square if square.dtype in FLOATS else astype(square, "float32")
+    zero = square == 0
+    return where(zero, 0.0, sqrt(where(zero, 1.0, square)))
 
 
 def all(x: Any, axis: Axes = None, keepdims: builtins.bool = False) -> Tensor:
@@ -83,6 +97,7 @@ def logsumexp(x: Any, axis: Axes = None, keepdims: builtins.bool = False) -> Ten
     """``log(sum(exp(x)))``, without overflow."""
     x = as_tensor(x)
     top = max(x, axis, True).detach()
+    top = where(isfinite(top), top, 0.0)
     total = log(sum(exp(x - top), axis, True)) + top
     return total if keepdims else squeeze(total, axes_of(axis, x.ndim, "logsumexp"))
 
@@ -92,6 +107,7 @@ def _arg(op: str, x: Any, axis: builtins.int | None, keepdims: builtins.bool) ->
     if axis is None:
         x, axis = x.reshape(-1), 0
     (axis,) = axes_of(axis, x.ndim, op)
+    _some(op, x.shape, (axis,))
     return astype(apply(op, x, attrs=(axis, keepdims)), "int64")
 
 

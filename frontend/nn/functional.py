@@ -224,7 +224,7 @@ def leaky_relu(x: Any, negative_slope: float = 0.01) -> Tensor:
 def elu(x: Any, alpha: float = 1.0) -> Tensor:
     """``x`` above 0, ``alpha * (exp(x) - 1)`` below."""
     x = as_tensor(x)
-    return F.where(x > 0, x, alpha * (F.exp(F.minimum(x, 0.0)) - 1.0))
+    return F.where(x <= 0, alpha * (F.exp(F.clip(x, None, 0.0)) - 1.0), x)
 
 
 def selu(x: Any) -> Tensor:
@@ -233,13 +233,14 @@ def selu(x: Any) -> Tensor:
 
 
 def relu6(x: Any) -> Tensor:
-    """``min(max(x, 0), 6)``."""
-    return F.clip(x, 0.0, 6.0)
+    """``min(max(x, 0), 6)``; gradient 0 at 0 and 6."""
+    return hardtanh(x, 0.0, 6.0)
 
 
 def hardtanh(x: Any, low: float = -1.0, high: float = 1.0) -> Tensor:
-    """``min(max(x, low), high)``."""
-    return F.clip(x, low, high)
+    """``min(max(x, low), high)``; gradient 0 at the bounds, where ``clip`` has 1."""
+    x = as_tensor(x)
+    return F.where(x <= low, low, F.where(x >= high, high, x))
 
 
 def hardsigmoid(x: Any) -> Tensor:
@@ -280,7 +281,7 @@ def glu(x: Any, axis: int = -1) -> Tensor:
 def normalize(x: Any, axis: int = 1, eps: float = 1e-12) -> Tensor:
     """Divided by the Euclidean length along the axis."""
     x = as_tensor(x)
-    return x / F.maximum(F.norm(x, axis, True), eps)
+    return x / F.clip(F.norm(x, axis, True), eps)
 
 
 __all__ = [

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from tilegrad._base.errors import DTypeError, IndexingError, ShapeError, UsageError
 from tilegrad.frontend import functions as F
 from tilegrad.frontend.apply import apply, as_tensor
+from tilegrad.frontend.blocks import custom_vjp
 from tilegrad.frontend.functions import log_softmax
 from tilegrad.frontend.recording import FLOATS, fail_line
 from tilegrad.frontend.tensor import Tensor
@@ -152,9 +153,21 @@ def huber_loss(x: Any, target: Any, reduction: Reduction = "mean", delta: float 
 
 def binary_cross_entropy(p: Any, target: Any, reduction: Reduction = "mean") -> Tensor:
     """Of probabilities; logarithms are kept above -100, as PyTorch does."""
-    p, target = _pair(p, target, "binary_cross_entropy")
-    a, b = F.maximum(F.log(p), -100.0), F.maximum(F.log(1.0 - p), -100.0)
-    return _reduce(-(target * a + (1.0 - target) * b), reduction)
+    return _reduce(_bernoulli_nll(*_pair(p, target, "binary_cross_entropy")), reduction)
+
+
+@custom_vjp
+def _bernoulli_nll(p: Tensor, target: Tensor) -> Tensor:
+    a, b = F.clip(F.log(p), -100.0), F.clip(F.log(1.0 - p), -100.0)
+    return -(target * a + (1.0 - target) * b)
+
+
+@_bernoulli_nll.backward
+def _(inputs: tuple[Tensor, Tensor], _: Any, cotangents: tuple[Tensor]) -> tuple[Tensor, Tensor]:
+    """PyTorch's: finite where p is 0 or 1, so that a saturated sigmoid before it passes on 0 and not NaN."""
+    (p, target), (g,) = inputs, cotangents
+    odds = F.log(1.0 - p) - F.log(p)
+    return g * (p - target) / F.clip(p * (1.0 - p), 1e-12), g * odds
 
 
 def binary_cross_entropy_with_logits(x: Any, target: Any, reduction: Reduction = "mean", pos_weight: Any = None) -> Tensor:

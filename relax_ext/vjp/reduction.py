@@ -15,8 +15,8 @@ def keep(n: Node, v: Value) -> Value:
 
 
 def count(n: Node) -> int:
-    """How many elements each result reduces."""
-    return product(n.x.shape[a] for a in n.axes())
+    """How many elements each result reduces; 1 for none, whose gradient has no elements."""
+    return max(1, product(n.x.shape[a] for a in n.axes()))
 
 
 @vjp_rule("relax.sum")
@@ -59,7 +59,7 @@ def prod(n: Node, g: Value):
     axes = n.axes()
     rest = [i for i in range(n.x.ndim) if i not in axes]
     order = [*rest, *axes]
-    flat = n.x.permute(order).reshape([*(n.x.shape[i] for i in rest), count(n)])
+    flat = n.x.permute(order).reshape([*(n.x.shape[i] for i in rest), product(n.x.shape[a] for a in axes)])
     before = F.cumprod(flat, len(rest), exclusive=True)
     after = F.flip(F.cumprod(F.flip(flat, len(rest)), len(rest), exclusive=True), len(rest))
     others = (before * after).reshape([n.x.shape[i] for i in order])
