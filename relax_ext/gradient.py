@@ -73,7 +73,7 @@ class Walk:
         spans: Sequence[regions.Region] = (),
         active: set[relax.Var] | None = None,
     ) -> None:
-        self.tape, self.bindings, self.wrt = tape, bindings, wrt
+        self.tape, self.bindings, self.wrt, self.spans = tape, bindings, wrt, spans
         self.active = active_vars(bindings, wrt, spans) if active is None else active
         # Of regions that end together the outermost counts.
         self._spans = {s.stop: s for s in sorted(spans, key=lambda s: s.stop - s.start)}

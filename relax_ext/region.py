@@ -7,7 +7,7 @@ walk reaches its end.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tilegrad._base.errors import UsageError
@@ -31,6 +31,11 @@ class Region:
     inputs: tuple[relax.Var, ...]
     outputs: tuple[relax.Var, ...]
     has_own_rule: bool = False
+
+    def moved(self, start: int, stop: int, new: dict[relax.Var, relax.Expr]) -> Region:
+        """The same region of a copy of the bindings, in which ``new[v]`` stands for ``v``."""
+        inputs, outputs = (tuple(new.get(v, v) for v in vs) for vs in (self.inputs, self.outputs))
+        return replace(self, start=start, stop=stop, inputs=inputs, outputs=outputs)
 
     def pull(self, walk: Walk) -> None:
         """Send the cotangents of what the region defines to what it reads."""
@@ -90,7 +95,7 @@ class _Custom(Region):
         if all(g is None for g in given):
             return
         values = [g if g is not None else tape.value(v).zeros_like() for g, v in zip(given, self.outputs, strict=True)]
-        tape.flush([g.expr for g in values])
+        tape.flush([*self.inputs, *self.outputs, *(g.expr for g in values)])
         results = list(self.backward(list(self.inputs), list(self.outputs), [g.expr for g in values]))
         if len(results) != len(self.inputs):
             raise UsageError(
@@ -114,18 +119,25 @@ class _Checkpoint(Region):
         token = next(p for p in (first if isinstance(first, list) else [first]) if p is not None)
         inputs = list(dict.fromkeys(self.inputs))
         again = {v: tape.bind(ops.barrier(v, token.expr)).expr for v in inputs}
+        back = {w: v for v, w in again.items()}
         copies: dict[relax.Var, relax.Expr] = {}
+        places = [0]
         for var, expr in body:
             new = substitute(expr, again)
             again[var] = tape.bind(new).expr
             copies.setdefault(again[var], new)
-        back = {again[v]: v for v in inputs}
+            places.append(len(copies))
+        spans = [s.moved(places[s.start - self.start], places[s.stop - self.start], again) for s in self._within(walk)]
         body_reads = {v for v in walk.active if v not in again}
-        inner = Inner(tape, list(copies.items()), {w for w, v in back.items() if v in walk.active} | body_reads)
+        inner = Inner(tape, list(copies.items()), {w for w, v in back.items() if v in walk.active} | body_reads, spans)
         for var, g in given.items():
             inner.contribute(again[var], g)
         for var, g in inner.run().items():
             walk.contribute(back.get(var, var), g)
+
+    def _within(self, walk: Walk) -> list[Region]:
+        """Regions inside of this one."""
+        return [s for s in walk.spans if s is not self and self.start <= s.start and s.stop <= self.stop]
 
 
 def substitute(expr: relax.Expr, new: dict[relax.Var, relax.Expr]) -> relax.Expr:

@@ -196,6 +196,36 @@ def test_checkpoint_gives_the_same_gradient_and_recomputes(order: int) -> None:
         np.testing.assert_allclose(plain, wrapped, rtol=1e-12)
 
 
+def test_checkpoints_nest_and_keep_the_rules_inside() -> None:
+    values = {"x": np.linspace(-1, 1, 12).reshape(3, 4), "w": np.linspace(-0.5, 0.7, 16).reshape(4, 4)}
+    found, barriers = [], []
+    for depth in (0, 1, 2, 3):
+        b = GraphBuilder()
+        x, w = b.input("x", (3, 4), "float64"), b.input("w", (4, 4), "float64")
+
+        def tripled(v, b=b):  # exp with another gradient than its own
+            return custom_vjp(b, lambda u: b.emit(R.exp(u)), lambda i, o, g: [R.multiply(g[0], relax.const(3.0, "float64"))], v)[
+                0
+            ]
+
+        def nested(v, level, b=b, w=w, tripled=tripled):
+            if level == 0:
+                return tripled(mlp_block(b, w)(v))
+            return checkpoint(b, lambda u: mlp_block(b, w)(nested(u, level - 1)), v)[0]
+
+        h = nested(x, depth)
+        for _ in range(3 - depth):  # the same function at every depth
+            h = mlp_block(b, w)(h)
+        start = len(b.bindings)
+        grads = grad(b, b.emit(R.sum(R.multiply(h, h))), [x, w])
+        barriers.append(emitted(b, start).count("tilegrad.barrier"))
+        found.append(evaluate(b, grads, values))
+    assert barriers == [0, 1, 2, 3]  # one where each level is computed again
+    for nest in found[1:]:
+        for ours, plain in zip(nest, found[0], strict=True):
+            np.testing.assert_allclose(ours, plain, rtol=1e-12)
+
+
 def test_custom_vjp_replaces_the_gradient_and_hides_what_is_inside() -> None:
     b = GraphBuilder()
     x = b.input("x", (3,), "float64")
