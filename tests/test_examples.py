@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+
+import tilegrad as tg
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
@@ -60,8 +64,87 @@ def below_the_framework(text: str) -> None:
     assert re.search(r"\d+ outputs agree", text)
 
 
-CHECKS = {"below_the_framework": below_the_framework}
+def two_moons(text: str) -> None:
+    """It learns all points."""
+    losses = [float(v) for v in re.findall(r"loss ([\d.]+)", text)]
+    assert len(losses) == 11 and losses[-1] < 0.1 * losses[0]
+    assert "right 100 %" in text.splitlines()[-1]
+
+
+def physics_informed(text: str) -> None:
+    """The residual falls and the solution is the exact one."""
+    first, last = (float(v) for v in re.findall(r"loss ([\d.]+) to ([\d.]+)", text)[0])
+    assert last < first / 50
+    assert float(re.findall(r"exact solution (\S+)", text)[0]) < 5e-3
+
+
+CHECKS: dict[str, Callable[[str], None]] = {
+    "below_the_framework": below_the_framework, "two_moons": two_moons, "physics_informed": physics_informed,
+}  # fmt: skip
 
 
 def test_every_example_with_a_check_is_there() -> None:
     assert set(CHECKS) <= {p.stem for p in EXAMPLES}
+
+
+class Scalar:
+    """A number that remembers how it was made: micrograd's whole engine, written again."""
+
+    def __init__(self, data: float, parents: tuple[tuple[Scalar, float], ...] = ()) -> None:
+        self.data, self.parents, self.grad = data, parents, 0.0
+
+    def __add__(self, other: Scalar) -> Scalar:
+        return Scalar(self.data + other.data, ((self, 1.0), (other, 1.0)))
+
+    def __mul__(self, other: Scalar) -> Scalar:
+        return Scalar(self.data * other.data, ((self, other.data), (other, self.data)))
+
+    def relu(self) -> Scalar:
+        """max(self, 0)."""
+        return Scalar(max(self.data, 0.0), ((self, float(self.data > 0)),))
+
+    def backward(self) -> None:
+        """Gradients of this number by all that it was made from."""
+        order: list[Scalar] = []
+        seen: set[int] = set()
+        todo = [(self, False)]
+        while todo:
+            node, ready = todo.pop()
+            if ready:
+                order.append(node)
+            elif id(node) not in seen:
+                seen.add(id(node))
+                todo += [(node, True), *((p, False) for p, _ in node.parents)]
+        self.grad = 1.0
+        for node in reversed(order):
+            for parent, slope in node.parents:
+                parent.grad += slope * node.grad
+
+
+def test_two_moons_has_the_gradients_of_scalars() -> None:
+    spec = importlib.util.spec_from_file_location("two_moons", ROOT / "examples" / "two_moons.py")
+    assert spec is not None and spec.loader is not None
+    moons = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(moons)
+    rng = np.random.default_rng(3)
+    points, sides = moons.two_moons(12, rng)
+    model = moons.network(rng)
+    loss, scores = moons.loss_of(model, tg.tensor(points), tg.tensor(sides))
+    loss.backward()
+
+    parameters = [p.numpy() for p in model.parameters()]
+    numbers = [[Scalar(float(v)) for v in p.ravel()] for p in parameters]
+    total = Scalar(0.0)
+    for point, side in zip(points, sides, strict=True):
+        x = [Scalar(float(v)) for v in point]
+        for k in range(0, len(numbers), 2):
+            w, b, outputs = numbers[k], numbers[k + 1], len(numbers[k + 1])
+            x = [sum((x[i] * w[i * outputs + j] for i in range(len(x))), b[j]) for j in range(outputs)]
+            x = [v.relu() for v in x] if k + 2 < len(numbers) else x
+        total = total + (x[0] * Scalar(-side) + Scalar(1.0)).relu() * Scalar(1 / len(points))
+    total = sum((v * v * Scalar(moons.DECAY) for p in numbers for v in p), total)
+    total.backward()
+    assert loss.item() == pytest.approx(total.data, rel=1e-12)
+    assert scores.shape == (12,)
+    for parameter, own in zip(model.parameters(), numbers, strict=True):
+        np.testing.assert_allclose(parameter.grad.numpy().ravel(), [v.grad for v in own], rtol=1e-9, atol=1e-13)
