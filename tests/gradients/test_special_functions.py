@@ -50,6 +50,7 @@ CASES: list[tuple[str, Any, Any, tuple[Any, ...]]] = [
     ("clip from below", lambda x: tg.clip(x, 1.0), lambda x: x.clamp_min(1.0), ([NAN, 2.0, 1.0, 0.0, INF],)),
     ("clip from above", lambda x: tg.clip(x, None, 1.0), lambda x: x.clamp_max(1.0), ([NAN, 2.0, 1.0, 0.0, -INF],)),
     ("softmax", lambda x: tg.softmax(x, 1) * x, lambda x: x.softmax(1) * x, (ROWS[3:4] + ROWS[5:6],)),
+    ("relu", tg.relu, torch.relu, ([NAN, INF, -INF, 0.0],)),
     ("relu6", NF.relu6, TF.relu6, ([NAN, -1.0, 0.0, 0.5, 6.0, 7.0],)),
     ("hardtanh", NF.hardtanh, TF.hardtanh, ([NAN, -1.0, 0.0, 1.0, 7.0],)),
     ("hardsigmoid", NF.hardsigmoid, TF.hardsigmoid, ([-3.0, 0.0, 3.0, 4.0],)),
