@@ -116,11 +116,12 @@ def _phase(todo: Sequence[Stage], result: Plan) -> list[Stage]:
     """Place every stage of ``todo`` but those that need a side's result, which are returned."""
     waiting: dict[int, Stage] = {}
     later: list[Stage] = []
+    before = len(result.groups)  # of the phase before: what reads its sides must not join them
     for stage in todo:
         key = id_of(stage.buffer)
         if key in result.inlined and key not in result.outputs:
             continue
-        group = result.groups[-1] if result.groups else None
+        group = result.groups[-1] if len(result.groups) > before else None
         if waiting and _reads(stage, result.inlined, waiting):
             waiting[key] = stage
             later.append(stage)
