@@ -212,16 +212,22 @@ class _Planner:
         return [r for a in node.args if isinstance(r := self.root.get(a, a), relax.Var)]
 
     def _ordered(self) -> list[_Step]:
-        """Original order, except that what must run later does."""
+        """Original order, except that what must run later does, and that what makes no temporary runs as soon as it can.
+
+        Those are the updates, above all: run at once, they end the lives of the activations and cotangents they read.
+        """
         out: list[_Step] = []
         waiting = {s.index: s for s in self.steps}
         while waiting:
             ready = [i for i, s in waiting.items() if not s.after & waiting.keys()]  # zero-size producers have no step
             if not ready:
                 raise AssertionError("cyclic order of kernels")
-            i = min(ready)
+            i = min(ready, key=lambda i: (any(self._is_temp(w) for w in waiting[i].writes), i))
             out.append(waiting.pop(i))
         return out
+
+    def _is_temp(self, name: str) -> bool:
+        return self.buffers[self.buffers[name].view_of or name].role == "temp"
 
     def _copy(self, source: str, target: str) -> _Step:
         """A plain copy; shapes may differ, so both sides are seen flat."""
