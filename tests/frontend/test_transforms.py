@@ -1,5 +1,7 @@
 """Function transforms against closed forms and PyTorch."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -7,6 +9,7 @@ import tilegrad as tg
 from tests.frontend.many import virtual_machine
 from tilegrad.frontend import evaluate
 from tilegrad.frontend.gradients import to_arrays
+from tilegrad.relax_ext import driver
 
 X = np.array([0.5, -1.0, 2.0])
 
@@ -91,6 +94,35 @@ def test_jacobian_and_hessian_compile_one_row(vm):
     assert evaluate.compiles == before
 
 
+def test_the_number_of_kernels_does_not_depend_on_the_dimension(monkeypatch, tmp_path):
+    monkeypatch.setenv("TILEGRAD_CACHE_DIR", str(tmp_path))
+    built = []
+    build = driver.runtime.build
+
+    def counting(programs, scheduled, *args, **kwargs):
+        built.append(len(scheduled))
+        return build(programs, scheduled, *args, **kwargs)
+
+    monkeypatch.setattr(driver.runtime, "build", counting)
+
+    def kernels(n):
+        built.clear()
+        x = np.linspace(0.5, 1.5, n)
+        a = np.random.default_rng(0).standard_normal((n, n))
+        J = tg.jacobian(lambda v: tg.tanh(v @ f64(a)))(f64(x)).numpy()
+        H = tg.hessian(lambda v: (v @ f64(a) * v).sum() * v[0])(f64(x)).numpy()
+        np.testing.assert_allclose(J, (1 - np.tanh(x @ a) ** 2)[:, None] * a.T, rtol=1e-10)
+        g = (a + a.T) @ x
+        closed = (a + a.T) * x[0]
+        closed[0] += g
+        closed[:, 0] += g
+        np.testing.assert_allclose(H, closed, rtol=1e-10)
+        return list(built)
+
+    few, many = kernels(3), kernels(9)
+    assert few == many and few, (few, many)
+
+
 def test_tape(vm):
     w, v = tg.tensor(2.0, requires_grad=True), tg.tensor(5.0)
     with tg.GradientTape() as tape:
@@ -100,6 +132,33 @@ def test_tape(vm):
     assert (gw.item(), gv.item(), none) == (20.0, 4.0, None)
     with pytest.raises(tg.errors.UsageError, match="tape that has been used"):
         tape.gradient(y, w)
+
+
+def test_persistent_tape_serves_again_and_again(vm):
+    x = tg.tensor(3.0, requires_grad=True)
+    with tg.GradientTape(persistent=True) as tape:
+        y = x * x
+        z = y * y
+    assert tape.gradient(z, x).item() == 108.0
+    assert tape.gradient(y, x).item() == 6.0
+    assert tape.gradient(z, {"y": y})["y"].item() == 18.0
+
+
+@dataclasses.dataclass
+class Layer:
+    w: tg.Tensor
+    b: tuple[tg.Tensor, ...]
+
+
+def test_gradients_come_in_the_structure_of_dataclasses(vm):
+    layers = {"first": Layer(f64([[2.0]]), (f64([1.0]),)), "rest": [Layer(f64([[3.0]]), ())]}
+
+    def f(p, x):
+        return ((x @ p["first"].w + p["first"].b[0]) @ p["rest"][0].w).sum()
+
+    g = tg.grad(f)(layers, f64([[5.0]]))
+    assert isinstance(g["first"], Layer) and isinstance(g["rest"][0], Layer) and g["rest"][0].b == ()
+    assert [v.item() for v in (g["first"].w, g["first"].b[0], g["rest"][0].w)] == [15.0, 3.0, 11.0]
 
 
 def test_no_grad_and_stop_gradient(vm):

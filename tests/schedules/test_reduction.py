@@ -199,3 +199,16 @@ def test_no_memory_is_allocated_in_the_kernel() -> None:
     kernel = Kernel([x], topi.nn.softmax(x))
     assert kernel.done.scratch_bytes >= 3000 * 4
     assert "AllocWorkspace" not in kernel.assembly
+
+
+def test_a_sum_that_reads_another_pass_comes_after_it() -> None:
+    """Sums over rows of a and of a (b - mean b): the second must not join the first, which runs before the means."""
+    a, b = tensor(64, 48, name="a"), tensor(64, 48, name="b")
+    k, r, q = (te.reduce_axis((0, n), name) for n, name in ((48, "k"), (64, "r"), (64, "q")))
+    first = te.compute((48,), lambda c: te.sum(a[r, c], axis=r), name="first")
+    mean = te.compute((64,), lambda i: te.sum(b[i, k], axis=k), name="mean")
+    second = te.compute((48,), lambda c: te.sum(a[q, c] * (b[q, c] - mean[q] / 48), axis=q), name="second")
+    x, y = normal(64, 48), normal(64, 48, seed=1)
+    got = Kernel([a, b], first, second)(x, y)
+    np.testing.assert_allclose(got[0], x.sum(0), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(got[1], (x * (y - y.mean(1, keepdims=True))).sum(0), rtol=1e-5, atol=1e-5)
