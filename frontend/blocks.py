@@ -17,6 +17,7 @@ from tilegrad.frontend.recording import Node, Type, grad_mode, ordered, record, 
 
 if TYPE_CHECKING:
     from tilegrad.relax_ext.graph import GraphBuilder
+    from tilegrad.schedules.own import OwnTemplate
 
 
 class Block:
@@ -180,10 +181,10 @@ class custom_vjp:
 
 
 class _TE:
-    """A TE definition as an operator; compared by its function and attributes."""
+    """A TE definition as an operator; compared by its function, attributes and template."""
 
-    def __init__(self, compute: Callable[..., Any], attrs: tuple[tuple[str, Any], ...], name: str) -> None:
-        self._key = (compute, attrs, name)
+    def __init__(self, compute: Callable[..., Any], attrs: tuple[tuple[str, Any], ...], name: str, template: str | None) -> None:
+        self._key = (compute, attrs, name, template)
 
     def __hash__(self) -> int:
         return hash(self._key)
@@ -192,8 +193,13 @@ class _TE:
         return isinstance(other, _TE) and other._key == self._key
 
     def _call(self, builder: Any, args: Sequence[Any]) -> Any:
-        compute, attrs, name = self._key
-        return builder.call_te(lambda *tensors: compute(*tensors, **dict(attrs)), *args, primfunc_name_hint=name)
+        from tilegrad.schedules.own import ATTRIBUTE
+
+        compute, attrs, name, template = self._key
+        marks = {ATTRIBUTE: template} if template else None
+        return builder.call_te(
+            lambda *tensors: compute(*tensors, **dict(attrs)), *args, primfunc_name_hint=name, primfunc_attrs=marks
+        )
 
     def infer(self, types: Sequence[Type]) -> tuple[Type, ...]:
         """Types of the results, by running the definition once."""
@@ -214,12 +220,22 @@ class _TE:
         return [builder.emit(relax.TupleGetItem(var, i)) for i in range(len(var.ty.fields))]
 
 
-def call_te(compute: Callable[..., Any], *inputs: Any, name: str | None = None, **attrs: Any) -> Any:
+def call_te(
+    compute: Callable[..., Any], *inputs: Any, name: str | None = None, template: OwnTemplate | None = None, **attrs: Any
+) -> Any:
     """Call a TE definition ``compute(*te tensors, **attrs) -> te tensor or list of them`` as an operator.
 
     It has no gradient of its own: wrap it in ``custom_vjp`` for one. ``compute`` and the attributes are part of the program's
     key, so define it once, outside loops.
+
+    ``template`` arranges the kernel's loops in place of the general templates; nothing is fused into such a kernel, and the
+    tuner searches its space. Raises UsageError for one that is not a ``schedules.OwnTemplate`` from the top of a module.
     """
-    te = _TE(compute, tuple(sorted(attrs.items())), name or compute.__name__.strip("_<>") or "te")
+    where = None
+    if template is not None:
+        from tilegrad.schedules.own import address
+
+        where = address(template)
+    te = _TE(compute, tuple(sorted(attrs.items())), name or compute.__name__.strip("_<>") or "te", where)
     outs = results(record("call", tuple(as_tensor(x)._node for x in inputs), (te,)))
     return outs[0] if len(outs) == 1 else outs

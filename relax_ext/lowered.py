@@ -12,6 +12,7 @@ from typing import Literal
 
 from tilegrad._base.errors import UnsupportedOperatorError
 from tilegrad._base.tvm import ir, relax, tirx, tvm
+from tilegrad.schedules.own import ATTRIBUTE
 from tilegrad.schedules.stages import Stage, loads, stages
 
 Kind = Literal["view", "movement", "elementwise", "reduction", "contraction", "attention", "opaque"]
@@ -70,7 +71,7 @@ class Lowered:
         name = str(call.args[0].name_hint)
         if name not in self._read:
             func = self.mod[call.args[0]]
-            parts = tuple(stages(func) or ())
+            parts = () if ATTRIBUTE in func.attrs else tuple(stages(func) or ())  # a user's template takes its kernel as it is
             self._read[name] = func, parts, kind_of(func, parts)
         is_tuple = isinstance(call.ty, relax.TupleType)
         outs = tuple(items.get(i) for i in range(len(call.ty.fields))) if is_tuple else (var,)

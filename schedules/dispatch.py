@@ -9,6 +9,7 @@ from tilegrad.schedules.contraction import TEMPLATE as CONTRACTION
 from tilegrad.schedules.elementwise import TEMPLATE as ELEMENTWISE
 from tilegrad.schedules.finish import finish
 from tilegrad.schedules.opaque import OpaqueTemplate
+from tilegrad.schedules.own import template_of
 from tilegrad.schedules.reduction import TEMPLATE as REDUCTION
 from tilegrad.schedules.template import Config, Scheduled, Template, Workload
 from tilegrad.schedules.window import TEMPLATE as WINDOW
@@ -23,8 +24,9 @@ def template_named(name: str) -> Template | None:
 
 
 def task_of(func: tirx.PrimFunc) -> tuple[Template, Workload]:
-    """The template that takes an unscheduled kernel, and the kernel's workload."""
-    for template in TEMPLATES:
+    """The template that takes an unscheduled kernel, its own one first, and the kernel's workload."""
+    own = template_of(func)
+    for template in TEMPLATES if own is None else (own, *TEMPLATES):
         workload = template.match(func)
         if workload is not None:
             return template, workload
