@@ -26,7 +26,8 @@ Reverse mode on the graph: `relax_ext/gradient.py` walks the bindings from the r
   weight comes out in the weight's own layout.
 - `region.checkpoint` recomputes a region from `tilegrad.barrier` of its inputs and of a cotangent: no pass can merge the
   copy with the original or move it before the backward pass. `region.custom_vjp` takes the user's own rule for a region,
-  which may call any kernel. `tilegrad.stop_gradient` ends a path.
+  which may call any kernel (docs/frontend.md has one with a schedule template of its own). Regions nest; a rule inside a
+  recomputed region holds there too. `tilegrad.stop_gradient` ends a path.
 - `gradient_pass.Gradient` is the walk as an ordinary pass for any IRModule.
 - `saved.saved_for_backward` lists, per node, the bytes that the backward pass keeps from the forward pass.
 
@@ -35,6 +36,9 @@ Reverse mode on the graph: `relax_ext/gradient.py` walks the bindings from the r
 PyTorch's values at kinks, ties and poles: relu'(0) = 0, |0|' = 0; `maximum` and `minimum` give half to each at a tie; `max`
 and `min` share equally among the elements that attain the extreme; max pooling goes to the first maximum of a window;
 `clip` passes the gradient at its bounds; std' = 0 where the deviation is 0; `prod` and `cumprod` are exact at zeros.
+
+Comparisons, `maximum`, `minimum`, `clip`, `max`, `min`, max pooling, `argmax` and `argmin` see NaN as PyTorch's do, forward
+and backward: kernels keep what IEEE 754 says of NaN, infinities and rounding (`schedules/floats.py`).
 
 Operators without a rule on a differentiated path are listed in one error, all of them, with their source lines. To add one:
 

@@ -51,11 +51,7 @@ def _extreme(k: Lowering, op: str, x: Value, axes: Sequence[int], keepdim: bool)
         return x
     if x.dtype == "bool":
         return k.value(getattr(F, op)(k.value(x, "uint8"), list(axes), keepdim), "bool")
-    result = getattr(F, op)(x, list(axes), keepdim)
-    if "float" in x.dtype:
-        nan = F.sum(k.value(F.isnan(x), "float32"), list(axes), keepdim)
-        result = F.where(F.greater(nan, 0.0), k.number(math.nan, x.dtype), result)
-    return result
+    return getattr(F, op)(x, list(axes), keepdim)
 
 
 @aten("amax")
@@ -88,14 +84,6 @@ def _place(k: Lowering, op: str, x: Value, axis: int, keepdim: bool) -> Value:
     """The first place of the extreme, a NaN's before all."""
     if x.dtype == "bool":
         x = k.value(x, "uint8")
-    if "float" in x.dtype:
-        # Among floats a NaN is the extreme: give it a value beyond every other.
-        beyond = math.inf if op == "argmax" else -math.inf
-        nan = F.isnan(x)
-        found = F.argmax(k.value(nan, "int32"), axis, keepdim)
-        any_nan = F.max(k.value(nan, "int32"), [axis], keepdim)
-        place = getattr(F, op)(F.where(nan, k.number(beyond, x.dtype), x), axis, keepdim)
-        return F.where(F.greater(any_nan, 0), found, place).astype("int64")
     return getattr(F, op)(x, axis, keepdim).astype("int64")
 
 
