@@ -93,6 +93,8 @@ class Contraction:
     """Conditions on an element being stored (phases of a strided transposed convolution that overhang)."""
     swapped: bool
     """Whether A is the second factor of the source."""
+    remainders: tuple[Iter, ...]
+    """Axes that are a remainder: of a channel by the channels of a group, of a position by a stride (its phase)."""
 
     @property
     def index_dtype(self) -> str:
@@ -203,7 +205,7 @@ def _classify(
     seg, inner_n = _segments(n, [c.place for c in chain if c.is_output or c is chain[0]], b)
     inlined = (*before, *extra)
     groups = (tuple(both), tuple(m), seg, inner_n, k)
-    return Contraction(core.name, core.annotations, *groups, a, b, core.dtype, chain, inlined, guard, swapped)
+    return Contraction(core.name, core.annotations, *groups, a, b, core.dtype, chain, inlined, guard, swapped, tuple(remainders))
 
 
 def _factors(core: Stage) -> tuple[Any, Any]:

@@ -79,7 +79,7 @@ def _space(key: str, target: Target) -> tuple[Config, ...]:
         for kc in _up_to(k_blocks, size.k, 4096):
             for nc in _up_to((128, 512), columns, 8192):
                 for mc in _up_to((96, 192), size.m, 2048):
-                    for split in _splits(size, target, mr, nr, kc):
+                    for split in _splits(size, target, mr, nr, kc if "phases" not in fields else size.k):
                         base: Config = {"form": form, "mr": mr, "nr": nr, "kc": kc, "nc": nc, "mc": mc, "split": list(split)}
                         plan = Plan(size, base, target)
                         numbers = (form, plan.mr, plan.nr, plan.kc, plan.nc, plan.mc, plan.splits)

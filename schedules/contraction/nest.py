@@ -11,7 +11,7 @@ if K is split: the parts are summed in a fixed order, then epilogue and stores
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tilegrad._base.tvm import ir, tirx, tvm_ffi
@@ -48,20 +48,13 @@ class Nest:
         self.partial = self._region("c", count * self.tile_size)
         self.sum = self._region("sum", p.target.threads * self.tile_size) if self.split_k else None
 
-    def build(self, func: tirx.PrimFunc) -> Scheduled:
-        """The kernel with ``func``'s parameters, and scratch."""
-        phases = [self._pack_all_a() if self.pack_a else None, self.mem.parallel(self.p.target.threads, self.p.units, self._unit)]
+    def body(self) -> Stmt:
+        """All loops; scratch is ``mem.scratch``."""
+        p = self.p
+        steps = [self._pack_all_a() if self.pack_a else None, self.mem.parallel(p.target.threads, p.units, self._unit)]
         if self.split_k:
-            phases.append(
-                self.mem.parallel(self.p.target.threads, self.p.size.batch * self.p.tiles * self.p.panels, self._reduce)
-            )
-        body = seq(phases)
-        body = seq(self.mem.declarations, body)
-        scratch = tirx.decl_buffer((max(1, self.mem.scratch_bytes),), "uint8", "scratch", data_alignment=64)
-        table = {id_of(self.mem.scratch): scratch}
-        body = tvm_ffi.structural_map(body, (ir.Var, lambda v: table.get(id_of(v), v)))
-        params = [*func.params, scratch]
-        return Scheduled(tirx.PrimFunc(params, body, attrs=func.attrs), self.mem.scratch_bytes)
+            steps.append(self.mem.parallel(p.target.threads, p.size.batch * p.tiles * p.panels, self._reduce))
+        return seq(self.mem.declarations, steps)
 
     # --- who does what ---------------------------------------------------------------------------------------
 
@@ -374,6 +367,16 @@ class Nest:
             return tirx.BufferStore(self.sum, total, [ramp(at + x * lanes, lanes)])
 
         return seq(s0, s1, s2, s3, self.mem.loop(self.tile_size // lanes, add, "x"), self._store(batch, i, pv, self.sum, at))
+
+
+def kernel(func: tirx.PrimFunc, nests: Sequence[Nest]) -> Scheduled:
+    """The kernel with ``func``'s parameters and scratch that runs ``nests`` one after the other."""
+    bodies = [nest.body() for nest in nests]
+    size = max(nest.mem.scratch_bytes for nest in nests)
+    scratch = tirx.decl_buffer((max(1, size),), "uint8", "scratch", data_alignment=64)
+    placeholders = {id_of(nest.mem.scratch) for nest in nests}
+    body = tvm_ffi.structural_map(seq(bodies), (ir.Var, lambda v: scratch if id_of(v) in placeholders else v))
+    return Scheduled(tirx.PrimFunc([*func.params, scratch], body, attrs=func.attrs), size)
 
 
 def blocks(total: int | Expr, block: int) -> int | Expr:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,8 @@ from tilegrad._base.tvm import tirx
 from tilegrad.schedules.contraction import define, model
 from tilegrad.schedules.contraction.affine import size as elements
 from tilegrad.schedules.contraction.canonical import Contraction, canonicalise
-from tilegrad.schedules.contraction.nest import Nest
+from tilegrad.schedules.contraction.nest import Nest, kernel
+from tilegrad.schedules.contraction.phases import phases
 from tilegrad.schedules.contraction.plan import Plan, element_bytes
 from tilegrad.schedules.stages import id_of, loads, variables
 from tilegrad.schedules.template import Config, Scheduled, Workload
@@ -41,7 +43,11 @@ class ContractionTemplate:
         c = canonicalise(func)
         if c is None:
             raise ScheduleError("contraction template", "a kernel that is no contraction", "one that match accepts")
-        return Nest(c, Plan(c.size, model.checked(config), target)).build(func)
+        parts = phases(c)
+        plans = [Plan(x.size, model.checked(config), target) for x in parts]
+        if len(parts) > 1:
+            plans = [replace(plan, config=_fitted(plan, x)) for plan, x in zip(plans, parts, strict=True)]
+        return kernel(func, [Nest(x, plan) for x, plan in zip(parts, plans, strict=True)])
 
     def estimate(self, workload: Workload, config: Config, target: Target) -> float:
         """Seconds that the analytic model expects."""
@@ -69,8 +75,12 @@ def short(dtype: str) -> str:
 
 def workload_of(c: Contraction, func: tirx.PrimFunc) -> Workload:
     """The readable key of a contraction."""
-    s = c.size
-    fields: dict[str, Any] = {"batch": s.batch, "m": s.m, "n": s.segments * s.n, "k": s.k, "layout": c.layout_a + c.layout_b}
+    parts = phases(c)
+    s = parts[0].size
+    k = sum(x.size.k for x in parts)
+    fields: dict[str, Any] = {"batch": s.batch, "m": s.m, "n": s.segments * s.n, "k": k, "layout": c.layout_a + c.layout_b}
+    if len(parts) > 1:
+        fields["phases"] = len(parts)
     operands = [str(loads(op.expr)[0].source.dtype) for op in (c.a, c.b)]
     fields["dtypes"] = [*map(short, operands), short(c.outputs[0].stage.dtype)]
     fields["epilogue"] = ",".join(_link_name(c, n) for n in range(1, len(c.chain)))
@@ -82,7 +92,13 @@ def workload_of(c: Contraction, func: tirx.PrimFunc) -> Workload:
     if "geometry" in c.annotations:
         fields["geometry"] = str(c.annotations["geometry"])
     traffic = sum(elements(p) * element_bytes(str(p.dtype)) for p in func.params)
-    return Workload(_plain(c.name), fields, 2 * s.batch * s.m * s.segments * s.n * s.k, traffic)
+    return Workload(_plain(c.name), fields, 2 * s.batch * s.m * s.segments * s.n * k, traffic)
+
+
+def _fitted(plan: Plan, part: Contraction) -> Config:
+    """The config chosen for all phases together, for one of them: it packs what cannot be read in place."""
+    pack_a = plan.config["pack_a"] or part.layout_a not in "NTS"
+    return {**plan.config, "pack_a": pack_a, "pack_b": plan.config["pack_b"] or part.layout_b != "N" or bool(plan.tail)}
 
 
 def _plain(name: str) -> str:
