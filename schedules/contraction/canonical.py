@@ -93,7 +93,7 @@ class Contraction:
     """Conditions on an element being stored (phases of a strided transposed convolution that overhang)."""
     swapped: bool
     """Whether A is the second factor of the source."""
-    remainders: tuple[Iter, ...]
+    remainders: tuple[Iter, ...] = ()
     """Axes that are a remainder: of a channel by the channels of a group, of a position by a stride (its phase)."""
 
     @property

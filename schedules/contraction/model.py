@@ -31,7 +31,7 @@ LAUNCH = 12_000
 """Cycles to wake the threads and to wait for them."""
 PACK = {"N": 0.45, "T": 1.1, "S": 2.5, "X": 2.5, "P": 1.2, "G": 1.0}
 """Cycles to pack one element of B, by its layout (float32)."""
-PACK_A = {"N": 1.6, "T": 1.2, "S": 2.0, "X": 2.5, "P": 2.5, "G": 3.0}
+PACK_A = {"N": 0.6, "T": 0.6, "S": 2.0, "X": 1.6, "P": 2.5, "G": 2.0}
 
 
 def size_of(fields: Mapping[str, Any]) -> Size:

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilegrad._base.tvm import tirx
-from tilegrad.schedules.contraction.affine import affine, decompose, flat
-from tilegrad.schedules.contraction.canonical import Contraction, Operand
+from tilegrad.schedules.contraction.affine import decompose, flat
+from tilegrad.schedules.contraction.canonical import Contraction, Operand, product
 from tilegrad.schedules.contraction.micro import Address
 from tilegrad.schedules.contraction.plan import Plan
+from tilegrad.schedules.contraction.runs import interval_bound, moves_by, runs_along, slope
 from tilegrad.schedules.contraction.tir import Memory, Stmt, bind, both, ramp, seq, when
-from tilegrad.schedules.stages import Expr, Iter, id_of, loads, substitute, variables
+from tilegrad.schedules.stages import Expr, Iter, loads, substitute
 
 
 @dataclass(frozen=True)
@@ -28,36 +29,9 @@ class Block:
     at: Callable[[Expr, Expr], Expr]
 
 
-def slope(expr: Expr, var: tirx.Var) -> int | None:
-    """How much ``expr`` grows with ``var``, whatever else is in it; None when it is not linear in it."""
-    if not any(v.same_as(var) for v in variables(expr)):
-        return 0
-    if isinstance(expr, tirx.Var):
-        return 1
-    if isinstance(expr, tirx.Cast):
-        return slope(expr.value, var)
-    if isinstance(expr, tirx.Add | tirx.Sub):
-        a, b = slope(expr.a, var), slope(expr.b, var)
-        return None if a is None or b is None else a + b if isinstance(expr, tirx.Add) else a - b
-    if isinstance(expr, tirx.Mul):
-        for x, y in ((expr.a, expr.b), (expr.b, expr.a)):
-            if isinstance(y, tirx.IntImm):
-                s = slope(x, var)
-                return None if s is None else s * int(y.value)
-    return None
-
-
-def moves_by(op: Operand, axes: Sequence[Iter], allowed: tuple[int, ...] | None) -> bool:
-    """Whether every read of ``op`` advances by an ``allowed`` stride (None: any) along ``axes`` as one index, unguarded."""
-    names = {id_of(a.var) for a in axes if a.extent > 1}
-    if any(id_of(v) in names for g in op.guards for v in variables(g)):
-        return False
-    for read in loads(op.expr):
-        place = affine(flat(read.source, read.indices, "int64"))
-        step = None if place is None else place.fused(axes)
-        if step is None or (allowed is not None and step not in allowed):
-            return False
-    return True
+SHORT_RUN = 8
+"""Elements along K that are turned at once; shorter runs are copied one by one."""
+Run = Callable[[dict[Any, Expr], Sequence[Iter], Expr, Expr, Expr], Stmt]
 
 
 def style_of(c: Contraction) -> str:
@@ -75,12 +49,6 @@ def style_of(c: Contraction) -> str:
     if along_n and (not along_k or c.n[-1].extent >= min(8, c.k[-1].extent)):
         return "rows"
     return "columns" if along_k else "scalar"
-
-
-def runs_along(op: Operand, axis: Iter) -> bool:
-    """Whether every read advances evenly along ``axis`` and every guard bounds it to an interval."""
-    steps = [slope(flat(r.source, r.indices, "int64"), axis.var) for r in loads(op.expr)]
-    return None not in steps and all(interval_bound(g, axis.var) is not None for g in op.guards)
 
 
 class Packer:
@@ -135,8 +103,11 @@ class Packer:
                 return seq(out)
 
             return self.mem.loop(k_extent, along_m, "k")
-        if not runs_along(op, self.c.k[-1]):
+        outer, inner = self._even(op)
+        if not runs_along(op, self.c.k[-1]) or (product(inner) < SHORT_RUN and not op.guards):
             return self.mem.loop(k_extent, lambda k: seq([element(self.mem.const(r), k) for r in range(rows)]), "k")
+        if not op.guards and moves_by(op, inner, (1,)):
+            return self._a_squares(target, base, batch, row, rows, k0, k_extent)
 
         def one_row(r: Expr) -> Stmt:
             env, binds = self.named(self.env(batch=batch, m=row + r))
@@ -155,6 +126,64 @@ class Packer:
         base, stmt = self.mem.hold("pa", start + row * row_step + k0 * k_step)
         return (lambda r, k: (self.mem.view(read.source), base + k * k_step + r * row_step)), [stmt]
 
+    def _a_squares(self, target: Any, base: Expr, batch: Expr, row: Expr, rows: int, k0: Expr, k_extent: int | Expr) -> Stmt:
+        """Rows that are contiguous along K, a run at a time: squares of rows by K, turned in registers."""
+        mem, op, slots = self.mem, self.c.a, self.p.slots
+
+        def run(here: dict[Any, Expr], inner: Sequence[Iter], start: Expr, length: Expr, shift: Expr) -> Stmt:
+            whole = tirx.floordiv(length, SHORT_RUN)
+            n, s0 = mem.hold("n", whole)
+
+            def at(r: Expr, x: Expr) -> Expr:
+                env = self.env(batch=batch, m=row + r) | here | decompose(inner, start + x)
+                return mem.flatten(op.expr, env)
+
+            def place(r: int, x: Expr) -> Expr:
+                return base + (shift + start + x) * slots + r
+
+            out: list[Any] = [s0]
+            r0 = 0
+            while r0 < rows:
+                width = min(SHORT_RUN, 1 << ((rows - r0).bit_length() - 1))
+
+                def squares(x: Expr, r0: int = r0, width: int = width) -> Stmt:
+                    return seq(
+                        [
+                            self._square(
+                                width,
+                                lambda i, lane, x0=x * SHORT_RUN + j: at(mem.const(r0 + i), x0 + lane),  # type: ignore[misc]
+                                lambda i, x0=x * SHORT_RUN + j: (target, place(r0, x0 + i)),  # type: ignore[misc]
+                            )
+                            for j in range(0, SHORT_RUN, width)
+                        ]
+                    )
+
+                out.append(mem.loop(n, squares, "x"))
+                r0 += width
+
+            def rest(x: Expr) -> Stmt:
+                k = n * SHORT_RUN + x
+                return seq([tirx.BufferStore(target, at(mem.const(r), k), [place(r, k)]) for r in range(rows)])
+
+            return seq(out, mem.loop(length - n * SHORT_RUN, rest, "x"))
+
+        return self._runs(op, {}, k0, k_extent, run)
+
+    def _square(self, lanes: int, read: Callable[[int, Expr], Expr], place: Callable[[int], tuple[Any, Expr]]) -> Stmt:
+        """``lanes`` vectors turned: lane j of vector i, ``read(i, j)``, goes to lane i of ``place(j)``."""
+        if lanes == 1:
+            target, index = place(0)
+            return tirx.BufferStore(target, read(0, self.mem.const(0)), [index])
+        tile = tirx.decl_buffer((lanes * lanes,), self.c.acc, "square")
+
+        def fetch(i: int) -> Stmt:
+            return self.mem.vector(lanes, lambda x: tirx.BufferStore(tile, read(i, x), [x + i * lanes]))
+
+        rows = [tirx.BufferLoad(tile, [ramp(self.mem.const(i * lanes), lanes)]) for i in range(lanes)]
+        turned, columns = transposed(rows)
+        stores = [tirx.BufferStore(place(i)[0], x, [ramp(place(i)[1], lanes)]) for i, x in enumerate(columns)]
+        return seq(tirx.AllocBuffer(tile), [fetch(i) for i in range(lanes)], turned, stores)
+
     def named(self, env: dict[Any, Expr]) -> tuple[dict[Any, Expr], list[Stmt]]:
         """``env`` with every compound value held in a register."""
         out, held = {}, []
@@ -166,28 +195,44 @@ class Packer:
                 held += stmts
         return out, held
 
-    def _k_runs(
-        self, op: Operand, env: dict[Any, Expr], k0: Expr, k_extent: int | Expr, target: Any, at: Callable[[Expr], Expr]
-    ) -> Stmt:
-        """``target[at(k)] = op`` for one row or column over a K block, run by run of the longest even suffix of the K axes."""
-        mem, axes = self.mem, self.c.k
+    def _even(self, op: Operand) -> tuple[tuple[Iter, ...], tuple[Iter, ...]]:
+        """The K axes, cut before the longest suffix that ``op`` reads at one stride (the last axis where it has guards)."""
+        axes = self.c.k
         cut = len(axes) - 1
         while cut > 0 and not op.guards and moves_by(op, axes[cut - 1 :], None):
             cut -= 1
-        outer, inner = axes[:cut], axes[cut:]
-        width = 1
-        for x in inner:
-            width *= x.extent
+        return axes[:cut], axes[cut:]
+
+    def _runs(self, op: Operand, env: dict[Any, Expr], k0: Expr, k_extent: int | Expr, body: Run) -> Stmt:
+        """``body`` for every run of a K block: the values of the outer axes, the inner ones, the run's part, its distance."""
+        mem = self.mem
+        outer, inner = self._even(op)
+        width = product(inner)
         k1 = k0 + k_extent
 
         def run(q: Expr) -> Stmt:
             here, binds = self.named(env | decompose(outer, q))
-            c0, s0 = self.mem.hold("c0", tirx.max(k0 - q * width, mem.const(0)))
-            c1, s1 = self.mem.hold("c1", tirx.min(k1 - q * width, mem.const(width)))
-            lo_e, hi_e = self._interval(op, axes[-1].var, here, c0, c1) if op.guards else (c0, c1)
-            lo, s2 = self.mem.hold("lo", lo_e)
-            hi, s3 = self.mem.hold("hi", hi_e)
-            shift, s4 = self.mem.hold("shift", q * width - k0)
+            start, s0 = mem.hold("c0", tirx.max(k0 - q * width, mem.const(0)))
+            length, s1 = mem.hold("len", tirx.min(k1 - q * width, mem.const(width)) - start)
+            shift, s2 = mem.hold("shift", q * width - k0)
+            return seq(binds, s0, s1, s2, body(here, inner, start, length, shift))
+
+        if not outer:
+            return run(mem.const(0))
+        first, s3 = mem.hold("first", tirx.floordiv(k0, width))
+        return seq(s3, mem.loop(tirx.floordiv(k1 + (width - 1), width) - first, lambda q: run(first + q), "run"))
+
+    def _k_runs(
+        self, op: Operand, env: dict[Any, Expr], k0: Expr, k_extent: int | Expr, target: Any, at: Callable[[Expr], Expr]
+    ) -> Stmt:
+        """``target[at(k)] = op`` for one row or column over a K block, run by run; zeros outside the guards."""
+        mem = self.mem
+
+        def run(here: dict[Any, Expr], inner: Sequence[Iter], start: Expr, length: Expr, shift: Expr) -> Stmt:
+            stop = start + length
+            lo_e, hi_e = self._interval(op, self.c.k[-1].var, here, start, stop) if op.guards else (start, stop)
+            lo, s0 = mem.hold("lo", lo_e)
+            hi, s1 = mem.hold("hi", hi_e)
 
             def put(x: Expr) -> Stmt:
                 return tirx.BufferStore(target, mem.flatten(op.expr, here | decompose(inner, x)), [at(shift + x)])
@@ -196,12 +241,9 @@ class Packer:
                 return mem.loop(b - a, lambda x: tirx.BufferStore(target, tirx.const(0, self.c.acc), [at(shift + a + x)]), "z")
 
             body = mem.loop(hi - lo, lambda x: put(lo + x), "x")
-            return seq(binds, s0, s1, s2, s3, s4, [fill(c0, lo), body, fill(hi, c1)] if op.guards else body)
+            return seq(s0, s1, [fill(start, lo), body, fill(hi, stop)] if op.guards else body)
 
-        if not outer:
-            return run(mem.const(0))
-        first, s5 = self.mem.hold("first", tirx.floordiv(k0, width))
-        return seq(s5, mem.loop(tirx.floordiv(k1 + (width - 1), width) - first, lambda q: run(first + q), "run"))
+        return self._runs(op, env, k0, k_extent, run)
 
     # --- B: vectors ------------------------------------------------------------------------------------------
 
@@ -255,7 +297,7 @@ class Packer:
 
     def _transpose(self, q: Block) -> Stmt:
         """Blocks of ``lanes`` x ``lanes``: vectors along K are read, turned in registers, written along N."""
-        lanes, acc = self.p.lanes, self.c.acc
+        lanes = self.p.lanes
 
         def element(v: Expr, i: Expr, k: Expr) -> Expr:
             seg, e = self.lane_env(q.v0 + v)
@@ -263,18 +305,8 @@ class Packer:
             return self.value(self.c.b, self.env(batch=q.batch, segments=seg, n=n, k=q.k0 + k))
 
         def square(v: Expr, kb: Expr) -> Stmt:
-            tile = tirx.decl_buffer((lanes * lanes,), acc, "square")
             k = kb * lanes
-
-            def fetch(i: int) -> Stmt:
-                row = self.mem.const(i)
-                return self.mem.vector(lanes, lambda x: tirx.BufferStore(tile, element(v, row, k + x), [x + i * lanes]))
-
-            read = [fetch(i) for i in range(lanes)]
-            rows = [tirx.BufferLoad(tile, [ramp(self.mem.const(i * lanes), lanes)]) for i in range(lanes)]
-            turned, columns = transposed(rows)
-            write = [tirx.BufferStore(q.target, x, [ramp(q.at(v, k + i), lanes)]) for i, x in enumerate(columns)]
-            return seq(tirx.AllocBuffer(tile), read, turned, write)
+            return self._square(lanes, lambda i, x: element(v, self.mem.const(i), k + x), lambda i: (q.target, q.at(v, k + i)))
 
         def rest(v: Expr, k: Expr) -> Stmt:
             return self.mem.loop(lanes, lambda i: tirx.BufferStore(q.target, element(v, i, k), [q.at(v, k) + i]), "l")
@@ -366,28 +398,6 @@ class Packer:
         if tests:
             hi = tirx.Select(both(tests), hi, lo)
         return lo, hi
-
-
-def interval_bound(guard: Expr, var: tirx.Var) -> tuple[str, Expr] | None:
-    """``("lo", e)`` for guard = (var >= e), ``("hi", e)`` for (var < e), ``("test", guard)`` without ``var``; else None."""
-    if not any(v.same_as(var) for v in variables(guard)):
-        return "test", guard
-    flipped = {tirx.GE: tirx.LE, tirx.GT: tirx.LT}
-    if type(guard) in flipped:
-        left, right, strict = guard.b, guard.a, isinstance(guard, tirx.GT)
-    elif isinstance(guard, tirx.LE | tirx.LT):
-        left, right, strict = guard.a, guard.b, isinstance(guard, tirx.LT)
-    else:
-        return None
-    a, b = slope(left, var), slope(right, var)
-    if a is None or b is None or a == b:
-        return None
-    zero = {var: tirx.const(0, var.ty.dtype)}
-    rest = substitute(left - right, zero)  # rest + (a - b) * var < 0 (or <= 0)
-    s = a - b
-    if s > 0:
-        return "hi", tirx.floordiv(s - 1 - rest, s) if strict else tirx.floordiv(-rest, s) + 1
-    return "lo", tirx.floordiv(rest, -s) + 1 if strict else tirx.floordiv(rest + (-s - 1), -s)
 
 
 def transposed(rows: Sequence[Expr]) -> tuple[list[Stmt], list[Expr]]:

@@ -15,7 +15,7 @@ from typing import Any
 from tilegrad._base.tvm import tirx
 from tilegrad.schedules.contraction.affine import Simplifier
 from tilegrad.schedules.contraction.canonical import Contraction, Operand, simplify_loads
-from tilegrad.schedules.contraction.pack import interval_bound
+from tilegrad.schedules.contraction.runs import interval_bound
 from tilegrad.schedules.stages import Expr, Iter, id_of, is_const, substitute, variables
 
 

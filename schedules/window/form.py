@@ -16,7 +16,7 @@ from typing import Any
 from tilegrad._base.tvm import tirx
 from tilegrad.schedules.contraction.affine import Simplifier, affine, flat
 from tilegrad.schedules.contraction.canonical import Contraction, Operand, canonicalise, product
-from tilegrad.schedules.contraction.pack import interval_bound, slope
+from tilegrad.schedules.contraction.runs import interval_bound, slope
 from tilegrad.schedules.stages import Expr, Iter, id_of, is_const, loads, substitute, variables
 
 MOST_TAPS = 81
