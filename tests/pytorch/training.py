@@ -11,6 +11,7 @@ import torch
 
 from tilegrad._base.tvm import relax
 from tilegrad.frontend.pytorch.importer import open_exported
+from tilegrad.frontend.pytorch.model import exported
 from tilegrad.frontend.pytorch.tensors import to_numpy
 from tilegrad.relax_ext.driver import build_graphs
 from tilegrad.relax_ext.gradient import vjp
@@ -41,7 +42,7 @@ class Step:
 
 def ours(model: torch.nn.Module, x: torch.Tensor, target: torch.Tensor) -> Step:
     """Forward and backward in one library."""
-    opened = open_exported(torch.export.export(WithLoss(model), (x, target), strict=False))
+    opened = open_exported(exported(WithLoss(model), (x, target), model.training))
     loss = opened.outputs["output"]
     one = relax.const(np.ones((), "float32"))
     grads = vjp(opened.builder, [loss], [one], [opened.states[n] for n in opened.parameters])
