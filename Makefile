@@ -11,7 +11,7 @@ demo: $(VENV)/.has-demo
 test: lint types
 	$(RUN) -m pytest -n 2 --dist loadfile
 
-test-long: $(VENV)/.has-test
+test-long: $(VENV)/.has-long
 	$(RUN) -m pytest -m long --timeout 3600
 
 lint: $(VENV)/.has-test
@@ -29,6 +29,7 @@ clean:
 
 # One stamp a set of extras; a changed pyproject.toml installs again.
 $(VENV)/.has-test: EXTRAS = test,torch,demo
+$(VENV)/.has-long: EXTRAS = test,torch,demo,minilm
 $(VENV)/.has-demo: EXTRAS = demo
 $(VENV)/.has-%: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit("tilegrad needs Python 3.10 or newer: make PYTHON=/path/to/python3" if sys.version_info < (3, 10) else 0)'

@@ -1,10 +1,11 @@
-"""The worker of ``torch_conformance``: one operator at a time, its samples exported, imported, compiled and compared."""
+"""The worker of ``torch_conformance``: one operator at a time, its samples exported, imported and compiled together."""
 
 from __future__ import annotations
 
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,11 @@ class Case(torch.nn.Module):
         """The sample's tensors, gradients off."""
         return [self.leaves[i].detach().clone() for i in self.places]
 
+    def described(self) -> str:
+        """The arguments, tensors by shape."""
+        shown = [f"{str(v.dtype)[6:]}{list(v.shape)}" if isinstance(v, torch.Tensor) else v for v in self.leaves]
+        return str(pytree.tree_unflatten(shown, self.spec))[:200]
+
     def forward(self, *tensors: torch.Tensor) -> Any:
         leaves = list(self.leaves)
         for i, t in zip(self.places, tensors, strict=True):
@@ -40,10 +46,6 @@ class Case(torch.nn.Module):
 
 class Wrong(Exception):
     """A value that differs."""
-
-
-class Skip(Exception):
-    """A sample that PyTorch itself does not take or export."""
 
 
 def serve(samples: int, dtypes: Sequence[str], tolerances: Tolerances) -> None:
@@ -62,8 +64,9 @@ def operator_row(name: str, op: Any, samples: int, dtypes: Sequence[str], tolera
     """Counts over the operator's samples, and what went wrong."""
     row: dict[str, Any] = {"operator": name, "claimed": False, "samples": 0, "passed": 0, "wrong": 0, "refused": 0, "notes": []}
     for dtype in _dtypes_of(op, dtypes):
-        for sample in _samples(op, dtype, samples):
-            _one(row, op, sample, tolerances)
+        known = [r for s in _samples(op, dtype, samples) if (r := reference(Case(op, s))) is not None]
+        row["samples"] += len(known)
+        _judge(row, known, tolerances)
     row["notes"] = list(dict.fromkeys(row["notes"]))[:6]
     row["claimed"] = row["samples"] > row["refused"]
     return row
@@ -89,51 +92,27 @@ def _samples(op: Any, dtype: torch.dtype, n: int) -> list[Any]:
     return [found[i * len(found) // n] for i in range(n)]
 
 
-def _one(row: dict[str, Any], op: Any, sample: Any, tolerances: Tolerances) -> None:
-    try:
-        compare(op, sample, tolerances, values_defined="empty" not in row["operator"])
-        row["passed"] += 1
-    except Skip:
-        return
-    except Wrong as e:
-        row["wrong"] += 1
-        row["notes"].append(f"wrong: {e}")
-    except TilegradError as e:
-        row["refused"] += 1
-        row["notes"].append(f"refused: {str(e)[:300]}")
-    except Exception as e:
-        row["refused"] += 1
-        first = next(iter(str(e).strip().splitlines()), "")
-        row["notes"].append(f"failed: {type(e).__name__}: {first[:300]}")
-    row["samples"] += 1
+@dataclass
+class Reference:
+    """PyTorch's side of a sample: results, gradients of the tensors ``wanted``, and the cotangents used, by result."""
+
+    case: Case
+    tensors: list[torch.Tensor]
+    wanted: list[int]
+    results: list[torch.Tensor]
+    gradients: list[torch.Tensor]
+    cotangents: dict[int, torch.Tensor]
 
 
-def compare(op: Any, sample: Any, tolerances: Tolerances, values_defined: bool = True) -> None:
-    """Raise Wrong when values or gradients of a sample differ, TilegradError when it is refused."""
-    case = Case(op, sample)
+def reference(case: Case) -> Reference | None:
+    """None when PyTorch itself does not take the sample, or has no tensor among the results."""
     tensors = case.tensors()
     wanted = [i for i, p in enumerate(case.places) if case.leaves[p].requires_grad]
-    want, want_grads, cotangents = _reference(case, tensors, wanted)
-    got, got_grads = ours(case, tensors, wanted, cotangents)
-    if len(got) != len(want):
-        raise Wrong(f"{len(got)} results instead of {len(want)}")
-    for i, (a, b) in enumerate(zip(got, want, strict=True)):
-        _check(f"result {i}", a, b, tolerances, 1, values_defined)
-    for i, a, b in zip(wanted, got_grads, want_grads, strict=True):
-        _check(f"gradient {i}", a, b, tolerances, 10)
-
-
-def _reference(
-    case: Case, tensors: list[torch.Tensor], wanted: list[int]
-) -> tuple[list[torch.Tensor], list[torch.Tensor], dict[int, torch.Tensor]]:
-    """PyTorch's results, gradients, and the cotangents used, by result."""
     inputs = [t.clone().requires_grad_(i in wanted) for i, t in enumerate(tensors)]
     try:
         results = list(case(*inputs))
-    except Exception as e:
-        raise Skip(str(e)) from e
-    if not results:
-        raise Skip("no tensor among the results")
+    except Exception:
+        return None
     generator = torch.Generator().manual_seed(1)
     cotangents = {
         i: torch.rand(r.shape, generator=generator, dtype=r.dtype) + 0.5
@@ -147,51 +126,123 @@ def _reference(
         )
         grads = [torch.zeros_like(tensors[i]) if g is None else g for i, g in zip(wanted, found, strict=True)]
     else:
-        wanted.clear()
-    return [r.detach() for r in results], grads, cotangents
+        wanted = []
+    return Reference(case, tensors, wanted, [r.detach() for r in results], grads, cotangents) if results else None
 
 
-def ours(
-    case: Case, tensors: list[torch.Tensor], wanted: list[int], cotangents: Mapping[int, torch.Tensor]
-) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Our results and gradients, from one library."""
-    from tilegrad._base.tvm import relax
+def _judge(row: dict[str, Any], samples: Sequence[Reference], tolerances: Tolerances) -> None:
+    """All samples in one library; when they cannot be built together, each half for itself, to find those at fault."""
+    if not samples:
+        return
+    try:
+        found = ours(samples)
+    except Exception as e:
+        if len(samples) > 1:
+            half = len(samples) // 2
+            _judge(row, samples[:half], tolerances)
+            _judge(row, samples[half:], tolerances)
+            return
+        row["refused"] += 1
+        kind = "refused" if isinstance(e, TilegradError) else f"failed: {type(e).__name__}"
+        row["notes"].append(f"{kind}: {' '.join(str(e).split())[:300]}")
+        return
+    for sample, (results, gradients) in zip(samples, found, strict=True):
+        try:
+            _compare(sample, results, gradients, tolerances, values_defined="empty" not in row["operator"])
+            row["passed"] += 1
+        except Wrong as e:
+            row["wrong"] += 1
+            row["notes"].append(f"wrong: {e}; arguments {sample.case.described()}")
+
+
+def _compare(
+    sample: Reference,
+    results: Sequence[np.ndarray],
+    gradients: Sequence[np.ndarray],
+    tolerances: Tolerances,
+    values_defined: bool,
+) -> None:
+    """Raise Wrong when values or gradients of a sample differ."""
+    if len(results) != len(sample.results):
+        raise Wrong(f"{len(results)} results instead of {len(sample.results)}")
+    for i, (a, b) in enumerate(zip(results, sample.results, strict=True)):
+        _check(f"result {i}", a, b, tolerances, 1, values_defined)
+    for i, a, b in zip(sample.wanted, gradients, sample.gradients, strict=True):
+        _check(f"gradient {i}", a, b, tolerances, 10)
+
+
+class Together(torch.nn.Module):
+    """Several samples as one module of all their tensors."""
+
+    def __init__(self, cases: Sequence[Case]) -> None:
+        super().__init__()
+        self.cases = list(cases)
+
+    def forward(self, *tensors: torch.Tensor) -> Any:
+        results, rest = [], list(tensors)
+        for case in self.cases:
+            n = len(case.places)
+            results.append(case(*rest[:n]))
+            rest = rest[n:]
+        return tuple(results)
+
+
+Found = list[tuple[list[np.ndarray], list[np.ndarray]]]
+
+
+def ours(samples: Sequence[Reference]) -> Found:
+    """Our (results, gradients) of every sample, from one library."""
     from tilegrad.frontend.pytorch.importer import open_exported
     from tilegrad.frontend.pytorch.tensors import to_numpy
     from tilegrad.relax_ext.driver import build_graphs
-    from tilegrad.relax_ext.gradient import vjp
 
+    tensors = [t for s in samples for t in s.tensors]
     try:
         with torch.no_grad():
-            ep = torch.export.export(case, tuple(tensors), strict=False)
+            ep = torch.export.export(Together([s.case for s in samples]), tuple(tensors), strict=False)
     except Exception as e:
         raise TilegradError("torch.export", f"{type(e).__name__}: {str(e)[:200]}") from e
     model = open_exported(ep)
     names = list(model.inputs)
     assert len(names) == len(tensors), f"{len(names)} inputs for {len(tensors)} tensors"
     args = {n: to_numpy(t) for n, t in zip(names, tensors, strict=True)}
-    results = list(model.outputs.values())
-    more = {}
-    if wanted:
-        outs: list[Any] = []
-        cots: list[Any] = []
-        for i, g in cotangents.items():
-            if isinstance(results[i], relax.Var) and not any(results[i].same_as(o) for o in outs):
-                port = model.builder.input(f"cotangent{i}", tuple(g.shape), str(g.dtype)[6:])
-                args[f"cotangent{i}"] = to_numpy(g)
-                outs.append(results[i])
-                cots.append(port)
-        grads = vjp(model.builder, outs, cots, [model.inputs[names[i]] for i in wanted])
-        for i, g in zip(wanted, grads, strict=True):
-            zero = relax.op.zeros(tuple(tensors[i].shape), str(tensors[i].dtype)[6:])
-            more[f"grad{i}"] = model.builder.emit(zero) if g is None else g
-    done = model.finish(more)
+    gradients = _gradients(model, samples, args)
+    done = model.finish(gradients)
     context = build_graphs({"main": done.graph}, logs=[]).library.context()
     for name, data in done.states.items():
         context.state(name)[...] = data
     found = context.run("main", args)
-    n = len(results)
-    return [found[o] for o in done.outputs[:n]], [found[o] for o in done.outputs[n:]]
+    values, grads = iter(found[o] for o in done.outputs if o not in gradients), iter(found[o] for o in gradients)
+    return [([next(values) for _ in s.results], [next(grads) for _ in s.wanted]) for s in samples]
+
+
+def _gradients(model: Any, samples: Sequence[Reference], args: dict[str, np.ndarray]) -> dict[str, Any]:
+    """Adds ports for the cotangents, and their values to ``args``; the gradients by name, sample by sample."""
+    from tilegrad._base.tvm import relax
+    from tilegrad.frontend.pytorch.tensors import to_numpy
+    from tilegrad.relax_ext.gradient import vjp
+
+    names, results = iter(list(model.inputs)), iter(list(model.outputs.values()))
+    outs: list[Any] = []
+    cotangents: list[Any] = []
+    sources: list[tuple[str, torch.Tensor]] = []
+    for s in samples:
+        own = [next(names) for _ in s.tensors]
+        sources += [(own[i], s.tensors[i]) for i in s.wanted]
+        values = [next(results) for _ in s.results]
+        for i, g in s.cotangents.items():
+            if s.wanted and isinstance(values[i], relax.Var) and not any(values[i].same_as(o) for o in outs):
+                port = f"cotangent{len(outs)}"
+                cotangents.append(model.builder.input(port, tuple(g.shape), str(g.dtype)[6:]))
+                args[port] = to_numpy(g)
+                outs.append(values[i])
+    if not sources:
+        return {}
+    found = {}
+    for (name, t), g in zip(sources, vjp(model.builder, outs, cotangents, [model.inputs[n] for n, _ in sources]), strict=True):
+        zero = relax.op.zeros(tuple(t.shape), str(t.dtype)[6:])
+        found[f"grad.{name}"] = model.builder.emit(zero) if g is None else g
+    return found
 
 
 def _check(what: str, got: np.ndarray, want: torch.Tensor, tolerances: Tolerances, slack: float, values: bool = True) -> None:

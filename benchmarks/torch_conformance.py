@@ -1,6 +1,7 @@
 """PyTorch's own operator samples (``op_db``) through the importer: forward and gradient against PyTorch.
 
-    python -m benchmarks.torch_conformance --json [--quick] [--samples N] [--only NAME ...] [--processes N]
+    python -m benchmarks.torch_conformance --json [--quick] [--samples N] [--only NAME ...] [--part I/N]
+                                         [--processes N]
 
 Every operator but random, FFT, linear-algebra, sparse, complex and ``special.`` ones. An operator is *claimed* when at
 least one of its samples imports. A sample of a claimed operator passes when its values and its gradients (where PyTorch
@@ -46,6 +47,7 @@ def main() -> None:
     p.add_argument("--quick", action="store_true", help="one sample an operator, float32")
     p.add_argument("--samples", type=int, default=8)
     p.add_argument("--only", nargs="*", help="names of operators")
+    p.add_argument("--part", metavar="I/N", help="every N-th operator, from the I-th (counted from 0)")
     p.add_argument("--processes", type=int, default=2)
     p.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     a = p.parse_args()
@@ -56,6 +58,9 @@ def main() -> None:
         return
     known = operators()
     names = [n for n in a.only if n in known] if a.only else known
+    if a.part:
+        first, every = (int(v) for v in a.part.split("/"))
+        names = names[first::every]
     rows = Pool(a).run(names, lambda row: print(json.dumps(row) if a.json else _line(row), flush=True))
     print(json.dumps({"summary": summary(rows)}))
 

@@ -148,7 +148,7 @@ class _Nest:
                 out.append(self._vectors(emit, lane, first, begin, extent, width, vector))
             elif part is not None:
                 body = self._vectors(emit, lane, first, 0, count, width, vector)
-                out.append(tirx.IfThenElse(tirx.EQ(part[0], part[1] - 1), body, None))
+                out.append(tirx.IfThenElse(part[0] >= part[1] - 1, body, None))
             else:
                 out.append(self._vectors(emit, lane, first, 0, count, width, vector))
         return out

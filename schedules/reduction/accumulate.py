@@ -150,8 +150,8 @@ class RowRun:
                 out += self._vectors(dim, emit, accs, part * (share * width) + start, share, width)
             if count > share * parts:
                 last += self._vectors(dim, emit, accs, start + share * parts * width, count - share * parts, width)
-        if last:
-            out.append(tirx.IfThenElse(tirx.EQ(part, parts - 1), seq(last), None))
+        if last and part is not None:
+            out.append(tirx.IfThenElse(part >= parts - 1, seq(last), None))
         return out
 
     def _vectors(self, dim: Dim, emit: Emit, accs: Sequence[Accumulator], start: Any, count: int, width: int) -> list[tirx.Stmt]:

@@ -89,7 +89,7 @@ class ColumnGroup:
 
         full, rest = divmod(self.lane.extent, block)
         cases = [body(w) for w in ([block] if full else []) + ([rest] if rest else [])]
-        work = cases[0] if len(cases) == 1 else tirx.IfThenElse(tirx.LT(tirx.floormod(p, blocks), full), *cases)
+        work = cases[0] if len(cases) == 1 else tirx.IfThenElse(tirx.floormod(p, blocks) < full, *cases)
         retire(self._plan, self._group, store)
         kind = tirx.ForKind.PARALLEL if self._threads > 1 else tirx.ForKind.SERIAL
         return [loop(p, self._others * blocks, work, kind)]
@@ -274,7 +274,7 @@ class _Block:
         if rest := dim.extent % unroll:
             last += at(tirx.const(count, self.dtype), rest, accs)
         if last:
-            out.append(seq(last) if part is None else tirx.IfThenElse(tirx.EQ(part[0], part[1] - 1), seq(last), None))
+            out.append(seq(last) if part is None else tirx.IfThenElse(part[0] >= part[1] - 1, seq(last), None))
         return out
 
     def _rows(self, emit: Emit, columns: Sequence[tuple[Dim, Expr]], accs: Sequence[Accumulator]) -> list[tirx.Stmt]:

@@ -219,3 +219,10 @@ def test_recorded(recorded, name):
 @pytest.mark.parametrize("name", NAMES)
 def test_compiled(compiled, name):
     check(compiled[name])
+
+
+@pytest.mark.parametrize(("shape", "axis"), [((1, 1, 50257), 2), ((197, 770), 0), ((3, 50001), 1)])
+def test_sums_that_two_threads_cannot_share_evenly(shape, axis):
+    x = np.random.default_rng(0).random(shape, dtype=np.float32)
+    got = tg.compile(lambda x: x.sum(axis=axis), [x], num_threads=2)(x)
+    np.testing.assert_allclose(got, x.sum(axis, dtype=np.float64), rtol=1e-5)

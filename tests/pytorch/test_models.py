@@ -59,13 +59,23 @@ FULL = {
     "efficientnet_b0": (lambda: m.EfficientNet(), lambda: m.images(2, 224), 1000),
     "vit_b_16": (lambda: m.ViT(224, 16, 768, 12, 12, 1000), lambda: m.images(1, 224), 1000),
 }
+KINKED = ("resnet18", "mobilenet_v3")
+"""In float32 an input of a ReLU near its kink falls on the other side now and then, and batch norm spreads the difference:
+their gradients are compared in float64."""
 
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", FULL)
 def test_full_size_training_step_equals_pytorch(name):
-    assert_equal_steps(*seeded(*FULL[name]), tolerance=5e-3)
+    assert_equal_steps(*seeded(*FULL[name]), of_gradients=0.3 if name in KINKED else 1e-3)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("name", KINKED)
+def test_full_size_training_step_equals_pytorch_in_float64(name):
+    assert_equal_steps(*seeded(*FULL[name]), dtype=torch.float64, tolerance=1e-9)
 
 
 @pytest.mark.long
@@ -73,11 +83,11 @@ def test_full_size_training_step_equals_pytorch(name):
 def test_gpt2_small_training_step_equals_pytorch():
     torch.manual_seed(0)
     tokens = m.tokens(1, 64, 50257)
-    assert_equal_steps(m.GPT(50257, 768, 12, 12, 64), tokens, tokens.roll(-1, 1), tolerance=2e-3)
+    assert_equal_steps(m.GPT(50257, 768, 12, 12, 64), tokens, tokens.roll(-1, 1))
 
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_full_size_unet_training_step_equals_pytorch():
     torch.manual_seed(0)
-    assert_equal_steps(m.UNet(32, 4), m.images(1, 128), torch.randint(0, 3, (1, 128, 128)), tolerance=2e-3)
+    assert_equal_steps(m.UNet(32, 4), m.images(1, 128), torch.randint(0, 3, (1, 128, 128)))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -44,7 +43,7 @@ def ours(model: torch.nn.Module, x: torch.Tensor, target: torch.Tensor) -> Step:
     """Forward and backward in one library."""
     opened = open_exported(exported(WithLoss(model), (x, target), model.training))
     loss = opened.outputs["output"]
-    one = relax.const(np.ones((), "float32"))
+    one = relax.const(np.ones((), str(loss.ty.dtype)))
     grads = vjp(opened.builder, [loss], [one], [opened.states[n] for n in opened.parameters])
     named = {f"grad.{n}": g for n, g in zip(opened.parameters, grads, strict=True) if g is not None}
     done = opened.finish(named)
@@ -62,29 +61,45 @@ def ours(model: torch.nn.Module, x: torch.Tensor, target: torch.Tensor) -> Step:
 
 
 def theirs(model: torch.nn.Module, x: torch.Tensor, target: torch.Tensor) -> Step:
-    """PyTorch's step on a copy."""
-    wrapped = WithLoss(copy.deepcopy(model))
-    loss, y = wrapped(x, target)
+    """PyTorch's step on a copy, in float64."""
+    wrapped = WithLoss(copy.deepcopy(model)).double()
+    loss, y = wrapped(x.double() if x.is_floating_point() else x, target)
     loss.backward()
     grads = {n: p.grad.numpy() for n, p in wrapped.named_parameters() if p.grad is not None}
     buffers = {n.removeprefix("model."): b.numpy() for n, b in wrapped.named_buffers()}
     return Step(loss.item(), y.detach().numpy(), grads, buffers)
 
 
-def assert_equal_steps(model: torch.nn.Module, x: torch.Tensor, target: torch.Tensor, tolerance: float = 2e-4) -> dict[str, Any]:
-    """Raise AssertionError unless loss, outputs, every gradient and every buffer agree (relative to each array's size)."""
-    model.train()
-    a, b = ours(model, x, target), theirs(model, x, target)
-    assert abs(a.loss - b.loss) <= tolerance * max(1.0, abs(b.loss)), f"loss {a.loss} instead of {b.loss}"
-    assert set(a.gradients) == set(b.gradients)
-    pairs = {"output": (a.output, b.output)}
-    pairs |= {f"gradient of {n}": (a.gradients[n], g) for n, g in b.gradients.items()}
-    pairs |= {f"buffer {n}": (a.buffers[n], v) for n, v in b.buffers.items() if n in a.buffers}
-    worst = 0.0
-    for what, (got, want) in pairs.items():
-        assert got.shape == want.shape, what
-        scale = max(float(np.abs(want).max(initial=0.0)), 1e-2)
-        error = float(np.abs(got.astype("float64") - want).max(initial=0.0)) / scale
-        assert error <= tolerance, f"{what}: relative difference {error:.2e}"
-        worst = max(worst, error)
-    return {"worst": worst, "loss": a.loss}
+def assert_equal_steps(
+    model: torch.nn.Module, x: torch.Tensor, target: torch.Tensor, dtype: torch.dtype = torch.float32, tolerance: float = 2e-4,
+    of_gradients: float | None = None,
+) -> None:  # fmt: skip
+    """Raise AssertionError unless our step in ``dtype`` is PyTorch's in float64: loss, outputs, every gradient, every buffer.
+
+    tolerance: of differences relative to each array's largest element; ``of_gradients`` where gradients have another.
+    """
+    model = model.train().to(dtype)
+    x = x.to(dtype) if x.is_floating_point() else x
+    got, want = named(ours(model, x, target)), named(theirs(model, x, target))
+    assert set(want) <= set(got)
+    for what, exact in want.items():
+        limit = tolerance if of_gradients is None or not what.startswith("gradient") else of_gradients
+        assert relative(got[what], exact) <= limit, f"{what}: relative difference {relative(got[what], exact):.2e}"
+
+
+def named(step: Step) -> dict[str, np.ndarray]:
+    """All results of a step by what they are."""
+    gradients = {f"gradient of {n}": g for n, g in step.gradients.items()}
+    return {
+        "loss": np.array(step.loss),
+        "output": step.output,
+        **gradients,
+        **{f"buffer {n}": b for n, b in step.buffers.items()},
+    }
+
+
+def relative(got: np.ndarray, want: np.ndarray) -> float:
+    """The largest difference relative to the largest element."""
+    assert got.shape == want.shape
+    scale = max(float(np.abs(want).max(initial=0.0)), 1e-2)
+    return float(np.abs(got.astype("float64") - want).max(initial=0.0)) / scale
