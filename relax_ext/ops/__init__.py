@@ -6,6 +6,7 @@ from tilegrad.relax_ext.ops.convolution import conv_by_data, conv_by_weight
 from tilegrad.relax_ext.ops.identity import barrier, stop_gradient
 from tilegrad.relax_ext.ops.indexing import gather_elements_backward, gather_nd_backward, take_backward
 from tilegrad.relax_ext.ops.interpolation import interpolate
+from tilegrad.relax_ext.ops.number import euclid, reinterpret
 from tilegrad.relax_ext.ops.pooling import (
     adaptive_avg_pool_backward,
     avg_pool,
@@ -28,6 +29,7 @@ __all__ = [
     "conv_by_data",
     "conv_by_weight",
     "dropout",
+    "euclid",
     "gather_elements_backward",
     "gather_nd_backward",
     "interpolate",
@@ -35,6 +37,7 @@ __all__ = [
     "random_key",
     "random_uniform",
     "register",
+    "reinterpret",
     "stop_gradient",
     "take_backward",
     "window_gather",

@@ -20,13 +20,14 @@ zero_derivative(
     "integer result",
     *_relax("argmax argmin argsort bucketize bitwise_and bitwise_or bitwise_xor bitwise_not left_shift right_shift nonzero"),
     *_relax("multinomial_from_uniform size shape_of shape_to_tensor tensor_to_shape quantize"),
-    *_relax("max_pool_index random_key", "tilegrad."),
+    *_relax("euclid max_pool_index random_key", "tilegrad."),
 )
 zero_derivative(
     "made from no float tensor",
     *_relax("arange eye eye_like full_like zeros zeros_like ones ones_like hamming_window one_hot"),
     "tilegrad.random_uniform",
 )
+zero_derivative("the bits of a number", "tilegrad.reinterpret")
 zero_derivative("a constant by definition", "tilegrad.stop_gradient", "relax.grad.no_grad")
 
 without_rule("a kernel: wrap it in custom_vjp", *_relax("call_tir call_tir_with_grad call_tir_inplace"))

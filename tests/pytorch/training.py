@@ -43,7 +43,7 @@ def ours(model: torch.nn.Module, x: torch.Tensor, target: torch.Tensor) -> Step:
     """Forward and backward in one library."""
     opened = open_exported(exported(WithLoss(model), (x, target), model.training))
     loss = opened.outputs["output"]
-    one = relax.const(np.ones((), str(loss.ty.dtype)))
+    one = relax.const(1.0, str(loss.ty.dtype))
     grads = vjp(opened.builder, [loss], [one], [opened.states[n] for n in opened.parameters])
     named = {f"grad.{n}": g for n, g in zip(opened.parameters, grads, strict=True) if g is not None}
     done = opened.finish(named)

@@ -7,6 +7,7 @@ from importlib import import_module
 FAMILIES = (
     "pointwise",
     "scalar_functions",
+    "number",
     "activation",
     "comparison",
     "reduction",

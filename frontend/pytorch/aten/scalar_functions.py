@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cache
 
 from tilegrad.frontend.pytorch.lowering import Lowering
 from tilegrad.frontend.pytorch.table import aten
@@ -89,6 +90,62 @@ def _extreme_number(name: str, op: str, of_bools: str) -> None:
 
 _extreme_number("fmax", "maximum", "logical_or")
 _extreme_number("fmin", "minimum", "logical_and")
+
+
+_ERFC_NUMERATOR = (
+    2.46196981473530512524e-10, 5.64189564831068821977e-1, 7.46321056442269912687, 4.86371970985681366614e1,
+    1.96520832956077098242e2, 5.26445194995477358631e2, 9.34528527171957607540e2, 1.02755188689515710272e3,
+    5.57535335369399327526e2,
+)  # fmt: skip
+_ERFC_DENOMINATOR = (
+    1.0, 1.32281951154744992508e1, 8.67072140885989742329e1, 3.54937778887819891062e2, 9.75708501743205489753e2,
+    1.82390916687909736289e3, 2.24633760818710981792e3, 1.65666309194161350182e3, 5.57535340817727675546e2,
+)  # fmt: skip
+
+
+@aten("erfc")
+def erfc(k: Lowering, x: Value) -> Value:
+    """1 - erf(x) below 1; above, exp(-x^2) times a rational function (Cephes, good to the last digits up to 8), whose
+    argument ends at 30: the factor is zero long before."""
+    wide = k.wide(x)
+    large = F.greater(wide, 1.0)
+    z = F.where(large, wide, k.number(1, wide.dtype))
+    held = F.minimum(z, 30.0)
+    tail = F.exp(-z * z) * (polynomial(held, _ERFC_NUMERATOR) / polynomial(held, _ERFC_DENOMINATOR))
+    return k.narrow(F.where(large, tail, 1.0 - F.erf(wide)))
+
+
+def chebyshev(x: Value, coefficients: Sequence[float]) -> Value:
+    """A Chebyshev series on [-1, 1], by Clenshaw's recurrence."""
+    ahead = last = x * 0.0
+    for c in coefficients[:0:-1]:
+        last, ahead = x * last * 2.0 - ahead + c, last
+    return x * last - ahead + coefficients[0]
+
+
+@cache
+def _bessel_series() -> tuple[list[float], list[float]]:
+    """exp(-x) i0(x) on [0, 8] in x / 4 - 1, and sqrt(x) times it beyond in 16 / x - 1."""
+    from numpy.polynomial.chebyshev import chebinterpolate
+    from scipy.special import i0e
+
+    near = chebinterpolate(lambda t: i0e(4 * (t + 1)), 29)
+    far = chebinterpolate(lambda t: i0e(16 / (t + 1)) * (16 / (t + 1)) ** 0.5, 24)
+    return near.tolist(), far.tolist()
+
+
+@aten("i0")
+def i0(k: Lowering, x: Value) -> Value:
+    """Bessel's function, by Chebyshev series on both sides of 8."""
+    wide = k.wide(x)
+    size = F.abs(wide)
+    near_series, far_series = _bessel_series()
+    near = F.less_equal(size, 8.0)
+    close = F.where(near, size, k.number(4, wide.dtype))
+    distant = F.where(near, k.number(16, wide.dtype), size)
+    small = F.exp(close) * chebyshev(close / 4.0 - 1.0, near_series)
+    large = F.exp(distant) * chebyshev(16.0 / distant - 1.0, far_series) / F.sqrt(distant)
+    return k.narrow(F.where(near, small, large))
 
 
 @aten("erfinv")
