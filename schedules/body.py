@@ -112,9 +112,11 @@ class Evaluator:
         self._inlined, self._views, self._rule = inlined, views, rule
         self._observe = observe
         self.analyzer = tvm.sym.Analyzer()
+        self._anywhere = tvm.sym.Analyzer()  # without the conditions that hold inside a branch
         for it in iters:
             low, high = (ranges or {}).get(id_of(it.var), (0, it.extent))
-            self.analyzer.bind(it.var, ir.Range(tirx.const(low, it.var.ty.dtype), tirx.const(high, it.var.ty.dtype)))
+            for analyzer in (self.analyzer, self._anywhere):
+                analyzer.bind(it.var, ir.Range(tirx.const(low, it.var.ty.dtype), tirx.const(high, it.var.ty.dtype)))
         self._memo: dict[Any, Expr] = {}
         self._guards = 0
         self._bounds: list[bool] = []
@@ -214,7 +216,8 @@ class Evaluator:
             if id_of(it.var) not in used:
                 continue
             one = tirx.const(1, it.var.ty.dtype)
-            step = self.analyzer.simplify(substitute(offset, {it.var: it.var + one}) - offset)
+            # The next position need not meet the branch's condition, (i - k) % 3 == 0 for instance.
+            step = self._anywhere.simplify(substitute(offset, {it.var: it.var + one}) - offset)
             if isinstance(step, tirx.IntImm):
                 coefs[id_of(it.var)] = int(step.value)
         zero = {it.var: tirx.const(0, it.var.ty.dtype) for it in self.body.iters if id_of(it.var) in coefs}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -89,6 +90,8 @@ class Lowering:
 
     def full(self, shape: Sequence[int], x: Number, dtype: str) -> Value:
         """``shape`` filled with ``x``."""
+        if not math.isfinite(x):  # TVM has no lowering for these
+            return self.number(x, dtype).broadcast_to(tuple(shape))
         return self.tape.bind(relax.op.full(tuple(shape), relax.const(_fitting(x, dtype), dtype), dtype))
 
     def zeros(self, shape: Sequence[int], dtype: str) -> Value:
@@ -119,7 +122,7 @@ class Lowering:
 
 def constant(array: np.ndarray, dtype: str | None = None) -> relax.Expr:
     """A Relax constant of exactly the array's dtype; bfloat16 comes as its bits in uint16."""
-    array = np.ascontiguousarray(array)
+    array = np.asarray(array, order="C")  # ascontiguousarray would make a vector of a scalar
     if dtype == "bfloat16":
         import ml_dtypes
 

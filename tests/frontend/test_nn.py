@@ -193,3 +193,12 @@ def test_module_bookkeeping():
         net.load_state_dict({})
     with pytest.raises(tg.errors.ShapeError, match="'extra'"):
         net.load_state_dict(net.state_dict() | {"extra": np.zeros(4)})
+
+
+@pytest.mark.parametrize("kernel, stride, padding", [(6, 3, 3), ((6, 4), (3, 2), (3, 1)), (4, 2, 2), (5, 2, 1)])
+def test_average_pooling_with_overlap_and_padding_has_pytorchs_gradient(kernel, stride, padding):
+    x = np.random.default_rng(0).standard_normal((2, 3, 9, 9)).astype("float32")
+    ours, theirs = tg.tensor(x, requires_grad=True), torch.tensor(x, requires_grad=True)
+    (tg.nn.functional.avg_pool2d(ours, kernel, stride, padding) ** 2).sum().backward()
+    (torch.nn.functional.avg_pool2d(theirs, kernel, stride, padding) ** 2).sum().backward()
+    np.testing.assert_allclose(ours.grad.numpy(), theirs.grad.numpy(), rtol=1e-5, atol=1e-6)

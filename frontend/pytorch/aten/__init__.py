@@ -16,6 +16,7 @@ FAMILIES = (
     "indexing",
     "scatter",
     "ordering",
+    "bags",
     "contraction",
     "convolution",
     "pooling",

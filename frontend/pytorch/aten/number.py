@@ -76,4 +76,6 @@ def nextafter(k: Lowering, x: Value, y: Value) -> Value:
     smallest = _bits(k, one, dtype)
     moved = F.where(F.equal(a, 0.0), F.where(F.greater(b, 0.0), smallest, -smallest), moved)
     unordered = F.logical_or(F.isnan(a), F.isnan(b))
-    return F.where(unordered, k.number(math.nan, dtype), F.where(F.equal(a, b), b, moved))
+    result = F.where(unordered, k.number(math.nan, dtype), F.where(F.equal(a, b), b, moved))
+    step = F.where(F.isfinite(a), a - k.call(ops.stop_gradient, a), k.number(0, dtype))  # zero, with the derivative of x
+    return k.call(ops.stop_gradient, result) + step

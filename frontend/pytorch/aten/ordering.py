@@ -6,7 +6,7 @@ import math
 
 from tilegrad.frontend.pytorch.aten.movement import sliced
 from tilegrad.frontend.pytorch.aten.reduction import gather
-from tilegrad.frontend.pytorch.lowering import Lowering, axis_of
+from tilegrad.frontend.pytorch.lowering import Lowering, Number, axis_of
 from tilegrad.frontend.pytorch.table import aten
 from tilegrad.relax_ext.vjp.values import F, Value
 
@@ -140,3 +140,28 @@ def _running_place(k: Lowering, x: Value, y: Value, axis: int, n: int, better: s
 
 _running("cummax", "max")
 _running("cummin", "min")
+
+
+@aten("searchsorted.Tensor", "searchsorted.Scalar")
+def searchsorted(
+    k: Lowering, sequence: Value, x: Value | Number, *, out_int32: bool = False, right: bool = False, side: str | None = None,
+    sorter: Value | None = None,
+) -> Value:  # fmt: skip
+    """How many elements of each row come before x; NaN comes after all numbers."""
+    axis = sequence.ndim - 1
+    if sorter is not None:
+        sequence = gather(k, sequence, sorter, axis)
+    dtype = k.promoted(sequence, x)
+    rows, values = k.value(sequence, dtype), k.value(x, dtype)
+    inner = values.shape[-1:] if sequence.ndim > 1 else values.shape  # a row of its own for each row of values
+    lead = rows.shape[:-1]
+    rows = rows.reshape((*lead, *(1 for _ in inner), rows.shape[-1]))
+    values = values.reshape((*lead, *inner, 1))
+    later = F.greater(rows, values) if right or side == "right" else F.greater_equal(rows, values)
+    before = F.where(later, k.number(0, "int64"), k.number(1, "int64"))
+    return k.narrow(F.sum(before, [before.ndim - 1], False))
+
+
+@aten("bucketize.Tensor", "bucketize.Scalar")
+def bucketize(k: Lowering, x: Value | Number, boundaries: Value, *, out_int32: bool = False, right: bool = False) -> Value:
+    return searchsorted(k, boundaries, x, right=right)

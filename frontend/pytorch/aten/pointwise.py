@@ -379,3 +379,21 @@ def addcdiv(k: Lowering, x: Value, a: Value, b: Value, value: Number = 1) -> Val
     quotient = F.divide(_operand(k, a), _operand(k, b))
     scaled = quotient if value == 1 else quotient * k.number(value, quotient.dtype)
     return k.narrow(_operand(k, x) + scaled)
+
+
+@aten("hypot", "prims::hypot")
+def hypot(k: Lowering, x: Value, y: Value) -> Value:
+    """The longer side times sqrt(1 + ratio^2): no overflow, no underflow."""
+    a, b = F.abs(k.wide(x)), F.abs(k.wide(y))
+    long, short = F.maximum(a, b), F.minimum(a, b)
+    none = F.logical_or(F.equal(long, 0.0), F.isinf(long))
+    ratio = F.where(none, k.number(0, long.dtype), short) / F.where(none, k.number(1, long.dtype), long)
+    return k.narrow((long * F.sqrt(ratio * ratio + 1.0)).broadcast_to(k.out.shape))
+
+
+@aten("angle")
+def angle(k: Lowering, x: Value) -> Value:
+    """Of real numbers: pi below zero, else 0."""
+    x = k.value(x, k.out.dtype)
+    half_turn = F.where(F.less(x, 0.0), k.number(math.pi, x.dtype), k.number(0, x.dtype))
+    return F.where(F.isnan(x), x, half_turn)

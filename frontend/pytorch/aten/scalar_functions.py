@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from functools import cache
 
+import numpy as np
+
 from tilegrad.frontend.pytorch.lowering import Lowering
 from tilegrad.frontend.pytorch.table import aten
 from tilegrad.relax_ext.vjp.values import F, Value
@@ -164,7 +166,8 @@ def erfinv(k: Lowering, x: Value) -> Value:
     y = k.call(ops.stop_gradient, F.where(small, near, far) * u)
     for _ in range(3):
         y = y - (F.erf(y) - u) / (F.exp(-y * y) * (2 / math.sqrt(math.pi)))
-    edge = F.where(F.equal(one, 1.0), wide * math.inf, k.number(math.nan, wide.dtype))
+    infinity = F.where(F.greater(wide, 0.0), k.number(math.inf, wide.dtype), k.number(-math.inf, wide.dtype))
+    edge = F.where(F.equal(one, 1.0), infinity, k.number(math.nan, wide.dtype))
     return k.narrow(F.where(inside, y, edge))
 
 
@@ -224,18 +227,30 @@ def digamma(k: Lowering, x: Value) -> Value:
 
 @aten("polygamma")
 def polygamma(k: Lowering, n: int, x: Value) -> Value:
-    """(-1)^(n+1) n! zeta(n + 1, x) for positive x, the Hurwitz zeta by Euler and Maclaurin."""
+    """(-1)^(n+1) n! zeta(n + 1, x), the Hurwitz zeta by Euler and Maclaurin; below 1/2 by reflection:
+
+    polygamma(n, x) = (-1)^n polygamma(n, 1 - x) - pi d^n/dx^n cot(pi x).
+    """
     if n == 0:
         return digamma(k, x)
     wide = k.wide(x)
-    value = _hurwitz(wide, n + 1) * float((-1) ** (n + 1) * math.factorial(n))
-    if n == 1:  # trigamma's reflection serves negative arguments
-        low = F.less(wide, 0.5)
-        sine = F.sin(F.where(low, wide, k.number(0.5, wide.dtype)) * math.pi)
-        value = F.where(low, math.pi**2 / (sine * sine) - _hurwitz(F.where(low, 1.0 - wide, wide), 2), value)
-    else:
-        value = F.where(F.less_equal(wide, 0.0), k.number(math.nan, wide.dtype), value)
-    return k.narrow(value)
+    low = F.less(wide, 0.5)
+    sign = float((-1) ** (n + 1))
+    value = _hurwitz(F.where(low, 1.0 - wide, wide), n + 1) * (sign * math.factorial(n))
+    below = F.where(low, wide - F.floor(wide), k.number(0.5, wide.dtype))
+    cotangent = F.cos(below * math.pi) / F.sin(below * math.pi)
+    reflected = value * -sign - polynomial(cotangent, _derivative_of_cotangent(n)) * math.pi ** (n + 1)
+    value = F.where(low, reflected, value)
+    pole = F.logical_and(F.less_equal(wide, 0.0), F.equal(wide, F.floor(wide)))
+    return k.narrow(F.where(pole, k.number(math.inf * sign, wide.dtype), value))
+
+
+def _derivative_of_cotangent(n: int) -> list[float]:
+    """d^n/dy^n cot y as a polynomial of c = cot y, highest power first: each derivative multiplies dp/dc by -(1 + c^2)."""
+    p = np.polynomial.Polynomial([0.0, 1.0])
+    for _ in range(n):
+        p = p.deriv() * np.polynomial.Polynomial([-1.0, 0.0, -1.0])
+    return [float(c) for c in p.coef[::-1]]
 
 
 def _hurwitz(x: Value, s: int) -> Value:

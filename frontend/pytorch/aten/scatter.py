@@ -83,14 +83,18 @@ def _along(k: Lowering, index: Value, shape: Sequence[int], axis: int) -> Value:
     )
 
 
+def scatter_along(k: Lowering, x: Value, axis: int, index: Value, source: Value, reduction: str) -> Value:
+    """``x`` with slice j of ``source`` combined into slice ``index[j]`` along ``axis``."""
+    return _scatter(k, x, axis, _along(k, index, x.shape, axis), source.reshape(_like(x, index, axis)), reduction)
+
+
 @aten("index_add")
 def index_add(k: Lowering, x: Value, dim: int, index: Value, source: Value, alpha: Number = 1) -> Value:
     if x.ndim == 0:
         return index_add(k, x.reshape((1,)), 0, index.reshape((1,)), source.reshape((1,)), alpha).reshape(())
-    axis = axis_of(dim, x.ndim)
     if alpha != 1:
         source = source * k.number(alpha, source.dtype)
-    return _scatter(k, x, axis, _along(k, index, x.shape, axis), source.reshape(_like(x, index, axis)), "add")
+    return scatter_along(k, x, axis_of(dim, x.ndim), index, source, "add")
 
 
 def _like(x: Value, index: Value, axis: int) -> list[int]:
@@ -101,8 +105,7 @@ def _like(x: Value, index: Value, axis: int) -> list[int]:
 def index_copy(k: Lowering, x: Value, dim: int, index: Value, source: Value) -> Value:
     if x.ndim == 0:
         return index_copy(k, x.reshape((1,)), 0, index.reshape((1,)), source.reshape((1,))).reshape(())
-    axis = axis_of(dim, x.ndim)
-    return _scatter(k, x, axis, _along(k, index, x.shape, axis), source.reshape(_like(x, index, axis)), "update")
+    return scatter_along(k, x, axis_of(dim, x.ndim), index, source, "update")
 
 
 @aten("index_fill.int_Scalar", "index_fill.int_Tensor")
@@ -117,9 +120,9 @@ def index_fill(k: Lowering, x: Value, dim: int, index: Value, value: Value | Num
 
 @aten("index_reduce")
 def index_reduce(k: Lowering, x: Value, dim: int, index: Value, source: Value, reduce: str, include_self: bool = True) -> Value:
-    axis = axis_of(dim, x.ndim)
     if x.ndim == 0:
-        raise Cannot("index_reduce of a scalar")
+        return index_reduce(k, x.reshape((1,)), 0, index.reshape((1,)), source.reshape((1,)), reduce, include_self).reshape(())
+    axis = axis_of(dim, x.ndim)
     return scatter_reduce(k, x, axis, _along(k, index, x.shape, axis), source, reduce, include_self)
 
 
