@@ -80,7 +80,8 @@ def _dtypes_of(op: Any, wanted: Sequence[str]) -> list[torch.dtype]:
     floats = [getattr(torch, d) for d in wanted if getattr(torch, d) in supported]
     if floats:
         return floats
-    return [next(d for d in (torch.int64, torch.int32, torch.bool, torch.uint8, torch.complex64, *supported) if d in supported)]
+    preferred = (torch.int64, torch.int32, torch.bool, torch.uint8, torch.complex64, *supported)
+    return [d for d in preferred if d in supported][:1]
 
 
 def _samples(op: Any, dtype: torch.dtype, n: int) -> list[Any]:
