@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tilegrad._base.errors import ShapeError
+from tilegrad._base.errors import DTypeError, ShapeError
 from tilegrad.frontend import dtypes, evaluate
 from tilegrad.frontend.recording import FLOATS, Node, const, fail_line, leaf, record
 
@@ -92,17 +92,17 @@ def detached(node: Node) -> Node:
 
 
 def operands(a: Any, b: Any, floats: bool = False) -> tuple[Node, Node]:
-    """Both as nodes of one dtype, promoted as PyTorch does. Python numbers take the array's dtype where they can."""
-    number = (bool, int, float)
-    if isinstance(b, number):
+    """Both as nodes of one dtype, promoted as PyTorch does. Python numbers take the array's dtype where they can.
+
+    Raises DTypeError for a number that the whole numbers of that dtype do not hold.
+    """
+    if isinstance(b, _NUMBER):
         na = node_of(a)
-        dtype = dtypes.scalar_dtype(b, na.type.dtype)
-        dtype = "float32" if floats and dtype not in FLOATS else dtype
+        dtype = _beside(b, na.type.dtype, floats)
         return cast(na, dtype), const(b, dtype)
-    if isinstance(a, number):
+    if isinstance(a, _NUMBER):
         nb = node_of(b)
-        dtype = dtypes.scalar_dtype(a, nb.type.dtype)
-        dtype = "float32" if floats and dtype not in FLOATS else dtype
+        dtype = _beside(a, nb.type.dtype, floats)
         return const(a, dtype), cast(nb, dtype)
     na, nb = node_of(a), node_of(b)
     if na.type is not nb.type or floats:
@@ -110,6 +110,19 @@ def operands(a: Any, b: Any, floats: bool = False) -> tuple[Node, Node]:
         dtype = "float32" if floats and dtype not in FLOATS else dtype
         return cast(na, dtype), cast(nb, dtype)
     return na, nb
+
+
+_NUMBER = (bool, int, float)
+
+
+def _beside(number: bool | int | float, other: str, floats: bool) -> str:
+    """The common dtype of a number and an array's."""
+    dtype = dtypes.scalar_dtype(number, other)
+    if floats and dtype not in FLOATS:
+        return "float32"
+    if not dtypes.fits(number, dtype):
+        raise DTypeError(fail_line() + "number", repr(number), f"a value of {dtype}", "Convert the array with astype first.")
+    return dtype
 
 
 def cast(node: Node, dtype: str) -> Node:

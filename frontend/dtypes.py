@@ -53,6 +53,14 @@ def scalar_dtype(value: bool | int | float, other: str) -> str:
     return "float32" if kind == 2 else "int64"
 
 
+def fits(value: bool | int | float, dtype: str) -> bool:
+    """Whether a number is among the values of ``dtype``, precision aside."""
+    if dtype not in INTS:
+        return True
+    info = np.iinfo(dtype)
+    return info.min <= value <= info.max
+
+
 def promote(a: Type, b: Type) -> str:
     """PyTorch's result dtype: the higher kind wins; within a kind an array beats a rank-0 value, then the wider wins."""
     ca, cb = category(a.dtype), category(b.dtype)
@@ -104,7 +112,7 @@ def to_numpy(value: np.ndarray, dtype: str) -> np.ndarray:
 def to_storage(value: np.ndarray, dtype: str) -> np.ndarray:
     """A new C-contiguous array in the representation that programs take; bfloat16 is rounded to nearest even."""
     if dtype == "bfloat16":
-        bits = np.ascontiguousarray(value, np.float32).view(np.uint32)
+        bits = np.asarray(value, np.float32, order="C").view(np.uint32)
         rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
-        return np.where(np.isnan(value), 0x7FC0, rounded).astype(np.uint16)
+        return np.asarray(np.where(np.isnan(value), 0x7FC0, rounded), np.uint16)
     return np.array(value, dtype=dtype, order="C")

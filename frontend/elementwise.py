@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from tilegrad._base.errors import UsageError
+from tilegrad._base.errors import DTypeError, UsageError
 from tilegrad.frontend import dtypes
 from tilegrad.frontend.apply import apply, as_tensor, cast, node_of, operands, wrap
 from tilegrad.frontend.recording import FLOATS, Node, const, fail_line, record
@@ -21,7 +21,10 @@ def detach(x: Any) -> Tensor:
     return as_tensor(x).detach()
 
 
-def _binary(op: str, doc: str, floats: bool = False) -> Callable[[Any, Any], Tensor]:
+_Binary = Callable[[Any, Any], "Tensor"]
+
+
+def _binary(op: str, doc: str, floats: bool = False) -> _Binary:
     def f(a: Any, b: Any) -> Tensor:
         return wrap(record(op, operands(a, b, floats)))
 
@@ -30,45 +33,79 @@ def _binary(op: str, doc: str, floats: bool = False) -> Callable[[Any, Any], Ten
     return f
 
 
-add = _binary("add", "``a + b``.")
-subtract = _binary("subtract", "``a - b``.")
-multiply = _binary("multiply", "``a * b``.")
+def _arithmetic(op: str, doc: str, of_bools: str | None) -> _Binary:
+    """Of two booleans it is ``of_bools``, or a DTypeError."""
+
+    def f(a: Any, b: Any) -> Tensor:
+        nodes = operands(a, b)
+        if nodes[0].type.dtype != "bool":
+            return wrap(record(op, nodes))
+        if of_bools is None:
+            raise DTypeError(fail_line() + op, "two booleans", "numbers", "Use ^ or != of booleans, or astype first.")
+        return wrap(record(of_bools, nodes))
+
+    f.__name__ = f.__qualname__ = op
+    f.__doc__ = doc + " Shapes broadcast, dtypes promote as PyTorch's do."
+    return f
+
+
+def _comparison(op: str, doc: str) -> _Binary:
+    """Numbers beyond the array's whole numbers are compared as they are."""
+
+    def f(a: Any, b: Any) -> Tensor:
+        for x, number in ((a, b), (b, a)):
+            if isinstance(number, builtins.int) and hasattr(x, "_node") and not dtypes.fits(number, x.dtype):
+                wide = "int64" if dtypes.fits(number, "int64") else "float64"
+                return wrap(record(op, operands(*(wrap(cast(node_of(v), wide)) if v is x else v for v in (a, b)))))
+        return wrap(record(op, operands(a, b)))
+
+    f.__name__ = f.__qualname__ = op
+    f.__doc__ = doc + " Shapes broadcast, dtypes promote as PyTorch's do."
+    return f
+
+
+def _bitwise(name: str, sign: str) -> _Binary:
+    def f(a: Any, b: Any) -> Tensor:
+        na, nb = operands(a, b)
+        if na.type.dtype in FLOATS:
+            raise DTypeError(fail_line() + f"bitwise_{name}", na.type.dtype, "whole numbers or booleans")
+        return wrap(record(f"{'logical' if na.type.dtype == 'bool' else 'bitwise'}_{name}", (na, nb)))
+
+    f.__name__ = f.__qualname__ = f"bitwise_{name}"
+    f.__doc__ = f"``a {sign} b`` of whole numbers; logical for booleans."
+    return f
+
+
+add = _arithmetic("add", "``a + b``; either, of booleans.", "logical_or")
+subtract = _arithmetic("subtract", "``a - b``.", None)
+multiply = _arithmetic("multiply", "``a * b``; both, of booleans.", "logical_and")
 divide = _binary("divide", "``a / b``; whole numbers give float32.", floats=True)
-floor_divide = _binary("floor_divide", "``floor(a / b)``.")
-remainder = _binary("floor_mod", "``a - b * floor(a / b)``, the sign of ``b``.")
-maximum = _binary("maximum", "The larger of the two; at ties half the gradient to each.")
-minimum = _binary("minimum", "The smaller of the two; at ties half the gradient to each.")
+floor_divide = _arithmetic("floor_divide", "``floor(a / b)``.", None)
+remainder = _arithmetic("floor_mod", "``a - b * floor(a / b)``, the sign of ``b``.", None)
+maximum = _arithmetic("maximum", "The larger of the two; at ties half the gradient to each.", "logical_or")
+minimum = _arithmetic("minimum", "The smaller of the two; at ties half the gradient to each.", "logical_and")
 atan2 = _binary("atan2", "The angle of the point ``(b, a)``.", floats=True)
-equal = _binary("equal", "``a == b``, boolean.")
-not_equal = _binary("not_equal", "``a != b``, boolean.")
-less = _binary("less", "``a < b``, boolean.")
-less_equal = _binary("less_equal", "``a <= b``, boolean.")
-greater = _binary("greater", "``a > b``, boolean.")
-greater_equal = _binary("greater_equal", "``a >= b``, boolean.")
+equal = _comparison("equal", "``a == b``, boolean.")
+not_equal = _comparison("not_equal", "``a != b``, boolean.")
+less = _comparison("less", "``a < b``, boolean.")
+less_equal = _comparison("less_equal", "``a <= b``, boolean.")
+greater = _comparison("greater", "``a > b``, boolean.")
+greater_equal = _comparison("greater_equal", "``a >= b``, boolean.")
 logical_and = _binary("logical_and", "Both true.")
 logical_or = _binary("logical_or", "Either true.")
 logical_xor = _binary("logical_xor", "Exactly one true.")
-bitwise_xor = _binary("bitwise_xor", "``a ^ b``.")
+bitwise_and, bitwise_or, bitwise_xor = _bitwise("and", "&"), _bitwise("or", "|"), _bitwise("xor", "^")
 right_shift = _binary("right_shift", "``a >> b`` of whole numbers.")
 left_shift = _binary("left_shift", "``a << b`` of whole numbers.")
-
-
-def bitwise_and(a: Any, b: Any) -> Tensor:
-    """``a & b``; logical for booleans."""
-    na, nb = operands(a, b)
-    return wrap(record("logical_and" if na.type.dtype == "bool" else "bitwise_and", (na, nb)))
-
-
-def bitwise_or(a: Any, b: Any) -> Tensor:
-    """``a | b``; logical for booleans."""
-    na, nb = operands(a, b)
-    return wrap(record("logical_or" if na.type.dtype == "bool" else "bitwise_or", (na, nb)))
 
 
 def bitwise_not(x: Any) -> Tensor:
     """``~x``; logical for booleans."""
     n = node_of(x)
     return wrap(record("logical_not" if n.type.dtype == "bool" else "bitwise_not", (n,)))
+
+
+_power = _arithmetic("power", "``a ** b``.", None)
 
 
 def power(a: Any, b: Any) -> Tensor:
@@ -86,7 +123,11 @@ def power(a: Any, b: Any) -> Tensor:
             return divide(1.0, a)
         if b == -0.5 and a.dtype in FLOATS:
             return rsqrt(a)
-    return wrap(record("power", operands(a, b)))
+    if isinstance(b, builtins.int) and b < 0 and hasattr(a, "_node") and a.dtype not in FLOATS:
+        raise DTypeError(
+            fail_line() + "power", f"{a.dtype} to the power of {b}", "an exponent of 0 or more", "Convert to a float."
+        )
+    return _power(a, b)
 
 
 def _unary(op: str, doc: str, floats: bool = True) -> Callable[[Any], Tensor]:

@@ -225,7 +225,7 @@ def from_numpy(array: np.ndarray) -> Tensor:
 
 def from_dlpack(x: Any) -> Tensor:
     """A Tensor on another library's CPU array, without a copy where its layout allows."""
-    return from_numpy(np.ascontiguousarray(np.from_dlpack(x)))
+    return from_numpy(np.asarray(np.from_dlpack(x), order="C"))
 
 
 def _filled(value: float | int | bool, shape: Sequence[int] | int, dtype: Any, requires_grad: bool) -> Tensor:
