@@ -110,7 +110,7 @@ _power = _arithmetic("power", "``a ** b``.", None)
 
 def power(a: Any, b: Any) -> Tensor:
     """``a ** b``. Small whole exponents multiply, 0.5 is a square root, -1 a reciprocal."""
-    if isinstance(b, (builtins.int, builtins.float)) and not isinstance(b, builtins.bool) and hasattr(a, "_node"):
+    if type(b) in (builtins.int, builtins.float) and hasattr(a, "_node") and a.dtype != "bool":
         if b == 2:
             return multiply(a, a)
         if b == 1:
