@@ -13,10 +13,9 @@ import numpy as np
 from tilegrad._base.errors import UsageError
 from tilegrad.frontend import evaluate
 from tilegrad.frontend import functions as F
+from tilegrad.frontend.groups import Group
 from tilegrad.frontend.recording import grad_mode, leaf, usage
 from tilegrad.frontend.tensor import Tensor, tensor
-
-Group = dict[str, Any]
 
 
 class Hyper:
@@ -45,16 +44,17 @@ class Optimizer:
     hypers: tuple[str, ...] = ()
     counts_steps = False
 
-    def __init__(self, params: Iterable[Any], defaults: Group) -> None:
+    def __init__(self, params: Iterable[Any], defaults: Mapping[str, Any]) -> None:
         given = list(params)
         if not given:
             raise UsageError(f"{type(self).__name__}, argument 'params'", "no parameters", "at least one")
         groups = given if isinstance(given[0], Mapping) else [{"params": given}]
+        self.defaults = dict(defaults)
         self.param_groups: list[Group] = []
         self.state: dict[Tensor, dict[str, Tensor]] = {}
         self.count = tensor(0.0, "float64") if self.counts_steps else None
         for g in groups:
-            self.add_param_group({**defaults, **g})
+            self.add_param_group(g)
 
     def add_param_group(self, group: Mapping[str, Any]) -> None:
         """Add a dict with 'params' and hyperparameters. Raises UsageError for what is not a leaf Tensor or is there already."""
@@ -72,16 +72,18 @@ class Optimizer:
             if id(p) in known:
                 raise UsageError(f"{type(self).__name__}, argument 'params'", "a parameter twice", "each parameter in one group")
             known.add(id(p))
-        self.param_groups.append({**group, "params": params})
+        group = Group(type(self).__name__, self.hypers, self.defaults, {**self.defaults, **group, "params": params})
+        self.param_groups.append(group)
 
     def __getattr__(self, name: str) -> Any:
         groups = self.__dict__.get("param_groups")
-        if groups and name in groups[0] and name != "params":
+        try:
             return groups[0][name]
-        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+        except (KeyError, TypeError, IndexError):
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}") from None
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in self.hypers and "param_groups" in self.__dict__:
+        if "param_groups" in self.__dict__ and (name in self.hypers or name == "betas"):
             for g in self.param_groups:
                 g[name] = value
         else:
@@ -220,12 +222,6 @@ class Adam(Optimizer):
         super().__init__(
             params, {"lr": lr, "beta1": betas[0], "beta2": betas[1], "eps": eps, "weight_decay": weight_decay, "amsgrad": amsgrad}
         )
-
-    def add_param_group(self, group: Mapping[str, Any]) -> None:
-        group = dict(group)
-        if "betas" in group:
-            group["beta1"], group["beta2"] = group.pop("betas")
-        super().add_param_group(group)
 
     def initial(self, p: Tensor) -> dict[str, Tensor]:
         names = ["exp_avg", "exp_avg_sq"] + (["max_exp_avg_sq"] if self.param_groups[0]["amsgrad"] else [])

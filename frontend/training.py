@@ -49,6 +49,7 @@ class TrainStep(Artifact):
         graphs, self._spec = _trace(self, signature(example), states)
         self._written = [states.tensors[p.updates] for p in graphs["step"].outputs if p.updates]
         self._hyper = {name: np.zeros((), np.float64) for name in states.hypers}
+        self._compiled_for = self._conditions()
         super().__init__(graphs, states, example, options)
         self._variants: dict[Signature, TrainStep] = {signature(example): self}
         self._last: dict[str, float] = {}
@@ -73,12 +74,29 @@ class TrainStep(Artifact):
             raise UsageError(f"entry '{entry}'", f"{len(arrays)} inputs", f"{wanted}")
         me = self._for(arrays, entry)
         if entry == "step":
+            self._check_conditions()
             self._update_hypers(me)
             if evaluate.pending.live or evaluate.pending.updates:
                 evaluate.protect(me._written)
         elif evaluate.pending.updates:
             evaluate.flush()
         return me.bound(entry)(*arrays)
+
+    def _conditions(self) -> tuple[Any, ...]:
+        """What the step's operations depend on beside the inputs' types."""
+        return [g.shape() for g in self.optimizer.param_groups], [p.requires_grad for p in self._params]
+
+    def _check_conditions(self) -> None:
+        (groups, trained), (groups_then, trained_then) = self._conditions(), self._compiled_for
+        if trained != trained_then:
+            at = next(i for i, (now, then) in enumerate(zip(trained, trained_then, strict=True)) if now != then)
+            got, expected = f"requires_grad={trained[at]} of parameter {at}", f"{trained_then[at]}, as when it was compiled"
+            raise UsageError("compiled step", got, expected, "Call compile_step again.")
+        if groups != groups_then:
+            raise UsageError(
+                "compiled step", "another flag, or a momentum or weight decay that is zero now or was zero then",
+                "those of compile_step", "Call compile_step again; numbers other than zero may change at any time.",
+            )  # fmt: skip
 
     def _update_hypers(self, me: TrainStep) -> None:
         groups = self.optimizer.param_groups

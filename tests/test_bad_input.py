@@ -41,6 +41,10 @@ def t(*shape: int, dtype: str = "float32") -> Any:
     return tg.zeros(shape, dtype=dtype)
 
 
+def optimizer() -> Any:
+    return tg.optim.Adam([tg.tensor(X, requires_grad=True)], lr=0.1)
+
+
 ARRAYS: dict[str, tuple[Callable[[], Any], type[TilegradError], str]] = {
     "matmul of shapes that do not fit": (lambda: t(2, 3) @ t(4, 5), ShapeError, r"matmul"),
     "addition of shapes that do not fit": (lambda: t(2, 3) + t(4), ShapeError, r"add"),
@@ -69,6 +73,24 @@ ARRAYS: dict[str, tuple[Callable[[], Any], type[TilegradError], str]] = {
     "a window larger than the image": (lambda: nn.MaxPool2d(9)(t(1, 1, 4, 4)), ShapeError, r"pool.*larger than the image"),
     "a kernel larger than the image": (lambda: nn.Conv2d(1, 1, 9)(t(1, 1, 4, 4)), ShapeError, r"conv.*larger than the image"),
     "an optimizer without parameters": (lambda: tg.optim.SGD([], lr=0.1), UsageError, r"no parameters"),
+    "a negative learning rate": (
+        lambda: tg.optim.SGD([tg.tensor(X, requires_grad=True)], lr=-0.1),
+        UsageError,
+        r"SGD, 'lr'.*-0.1",
+    ),
+    "text as a learning rate": (lambda: optimizer().param_groups[0].update(lr="0.1"), UsageError, r"Adam, 'lr'.*'0.1'"),
+    "betas of 1": (lambda: optimizer().param_groups[0].update(betas=(0.9, 1.0)), UsageError, r"'beta2'.*1.0.*below 1"),
+    "one beta": (lambda: setattr(optimizer(), "betas", 0.9), UsageError, r"'betas'.*two numbers"),
+    "an unknown key of a group": (
+        lambda: optimizer().param_groups[0].update(momentum=0.9),
+        UsageError,
+        r"'momentum'.*one of.*lr",
+    ),
+    "an array in a parameter's place": (lambda: setattr(nn.Linear(3, 2), "weight", X), UsageError, r"'weight'.*assign_"),
+    "a difference of booleans": (lambda: tg.tensor([True]) - tg.tensor([True]), DTypeError, r"two booleans"),
+    "a number that the dtype does not hold": (lambda: tg.tensor([1], "uint8") + 300, DTypeError, r"300.*uint8"),
+    "a whole number to a negative power": (lambda: tg.tensor([2]) ** -1, DTypeError, r"exponent"),
+    "bits of floats": (lambda: t(3) & t(3), DTypeError, r"bitwise_and.*float32"),
     "an optimizer's step without gradients": (
         lambda: tg.optim.SGD([tg.tensor(X, requires_grad=True)], lr=0.1).step(),
         UsageError,

@@ -42,6 +42,11 @@ class Module:
 
     def __setattr__(self, name: str, value: Any) -> None:
         self._open()
+        if self._parameters.get(name) is not None and not (value is None or isinstance(value, (Parameter, Module))):
+            raise UsageError(
+                f"{type(self).__name__}, parameter '{name}'", type(value).__name__, "a Parameter, a Module or None",
+                f"Set its values with .{name}.assign_(...), or take it away first with del.",
+            )  # fmt: skip
         for table in (self._parameters, self._modules):
             table.pop(name, None)
         if isinstance(value, Parameter):

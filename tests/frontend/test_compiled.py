@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import tilegrad as tg
+from tilegrad._base.errors import UsageError
 from tilegrad.frontend import evaluate
 
 
@@ -110,3 +111,20 @@ def test_tracing_leaves_no_trace():
         np.testing.assert_array_equal(v, before[k])
     assert all(p.grad is None for p in model.parameters())
     assert not evaluate.pending.updates
+
+
+def test_a_compiled_step_refuses_what_it_was_not_compiled_for():
+    x, y = np.ones((4, 3), "float32"), np.zeros((4, 2), "float32")
+    model = tg.nn.Linear(3, 2)
+    opt = tg.optim.SGD(model.parameters(), lr=0.1)
+    step = tg.compile_step(model, tg.nn.functional.mse_loss, opt, [x, y])
+    opt.lr = 0.0
+    step(x, y)
+    opt.weight_decay = 0.1
+    with pytest.raises(UsageError, match="zero now or was zero then"):
+        step(x, y)
+    opt.weight_decay = 0.0
+    model.weight.requires_grad = False
+    with pytest.raises(UsageError, match=r"requires_grad=False of parameter 0.*compile_step again"):
+        step(x, y)
+    step.evaluate(x, y)

@@ -124,6 +124,20 @@ def test_optimizer_equals_pytorchs(vm, name, kw):
         np.testing.assert_allclose(p.numpy(), q.detach().numpy(), rtol=1e-7)
 
 
+def test_betas_of_a_group_are_followed():
+    a, b = (lib([1.0, -2.0], requires_grad=True) for lib in (tg.tensor, torch.tensor))
+    opt, topt = tg.optim.Adam([a], lr=0.1), torch.optim.Adam([b], lr=0.1)
+    for o in (opt, topt):
+        assert o.param_groups[0]["betas"] == (0.9, 0.999)
+        o.param_groups[0]["betas"] = (0.5, 0.9)
+    assert opt.beta1 == 0.5 and opt.betas == (0.5, 0.9)
+    for _ in range(3):
+        opt.zero_grad(), topt.zero_grad()
+        (a**2).sum().backward(), (b**2).sum().backward()
+        opt.step(), topt.step()
+    np.testing.assert_allclose(a.numpy(), b.detach().numpy(), rtol=1e-6)
+
+
 def test_lion_by_hand(vm):
     p = tg.tensor(np.float64([1.0, -1.0]), requires_grad=True)
     opt = tg.optim.Lion([p], lr=0.1, betas=(0.9, 0.99), weight_decay=0.5)
