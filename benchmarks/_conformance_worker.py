@@ -230,7 +230,7 @@ class Together(torch.nn.Module):
         results, rest = [], list(tensors)
         for case in self.cases:
             n = len(case.places)
-            results.append(case(*[t.clone() if i in (case.written or ()) else t for i, t in enumerate(rest[:n])]))
+            results.append(case(*[t.clone() for t in rest[:n]]))  # some operators write into their arguments
             rest = rest[n:]
         return tuple(results)
 

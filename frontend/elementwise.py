@@ -56,7 +56,8 @@ def _comparison(op: str, doc: str) -> _Binary:
         for x, number in ((a, b), (b, a)):
             if isinstance(number, builtins.int) and hasattr(x, "_node") and not dtypes.fits(number, x.dtype):
                 wide = "int64" if dtypes.fits(number, "int64") else "float64"
-                return wrap(record(op, operands(*(wrap(cast(node_of(v), wide)) if v is x else v for v in (a, b)))))
+                a, b = (wrap(cast(node_of(v), wide)) if v is x else v for v in (a, b))
+                break
         return wrap(record(op, operands(a, b)))
 
     f.__name__ = f.__qualname__ = op

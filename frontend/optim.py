@@ -76,10 +76,10 @@ class Optimizer:
         self.param_groups.append(group)
 
     def __getattr__(self, name: str) -> Any:
-        groups = self.__dict__.get("param_groups")
+        groups: list[Group] = self.__dict__.get("param_groups", [])
         try:
             return groups[0][name]
-        except (KeyError, TypeError, IndexError):
+        except (KeyError, IndexError):
             raise AttributeError(f"{type(self).__name__} has no attribute {name!r}") from None
 
     def __setattr__(self, name: str, value: Any) -> None:

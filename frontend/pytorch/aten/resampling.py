@@ -10,20 +10,22 @@ from typing import Any
 import numpy as np
 import torch
 
-from tilegrad.frontend.pytorch.lowering import Cannot, Lowering, pair
+from tilegrad.frontend.pytorch.lowering import Lowering
 from tilegrad.frontend.pytorch.table import aten
 from tilegrad.relax_ext.vjp.values import F, Value
 
 
 @lru_cache(maxsize=256)
 def _matrix(op: str, n: int, axis: int, size: int, out: int, align: bool | None, scale: float | None) -> np.ndarray:
-    """[out, size]: what the operator does along one of ``n`` axes, the others having one element."""
-    eye = torch.eye(size, dtype=torch.float64).reshape([size, 1] + [size if a == axis else 1 for a in range(n)])
-    extents = [out if a == axis else 1 for a in range(n)]
+    """[out, size]: what the operator does along one of ``n`` axes. The others have two elements and keep them: with one,
+    PyTorch's antialiasing takes the image for channels-last and mixes up its rows."""
+    here = [1 if a == axis else 0 for a in range(n)]
+    eye = torch.eye(size, dtype=torch.float64).reshape([size, 1] + [size if h else 1 for h in here])
+    eye = eye.expand([size, 1] + [size if h else 2 for h in here]).contiguous()
     flags = [] if align is None else [align]
-    scales = [scale if a == axis else None for a in range(n)]
-    y = getattr(torch.ops.aten, op)(eye, extents, *flags, *scales)
-    return y.reshape(size, out).T.contiguous().numpy()
+    scales = [scale if h else None for h in here]
+    y = getattr(torch.ops.aten, op)(eye, [out if h else 2 for h in here], *flags, *scales)
+    return y[(slice(None), 0, *(slice(None) if h else 0 for h in here))].T.contiguous().numpy()
 
 
 def _resampled(k: Lowering, op: str, n: int, x: Value, align: bool | None, scales: Sequence[float | None]) -> Value:
@@ -63,7 +65,7 @@ def _register(op: str, n: int, aligned: bool) -> None:
     @aten(f"{op}.vec")
     def vector(k: Lowering, x: Value, output_size: Sequence[int] | None, *args: Any) -> Value:
         align, factors = (bool(args[0]), args[1]) if aligned else (None, args[0])
-        return _resampled(k, op, n, x, align, list(pair(factors, n)) if False else list(factors or [None] * n))
+        return _resampled(k, op, n, x, align, list(factors or [None] * n))
 
 
 for _op, _n, _aligned in (
@@ -73,8 +75,3 @@ for _op, _n, _aligned in (
     ("upsample_bicubic2d", 2, True), ("_upsample_bilinear2d_aa", 2, True), ("_upsample_bicubic2d_aa", 2, True),
 ):  # fmt: skip
     _register(_op, _n, _aligned)
-
-
-def refuse_modes(mode: str) -> None:
-    """Modes that are not linear."""
-    raise Cannot(f"resampling mode {mode}")
