@@ -97,7 +97,29 @@ def minilm(text: str) -> None:
     assert losses[-1, 0] < 0.7 * losses[0, 0]
 
 
-CHECKS: dict[str, Callable[[str], None]] = {f.__name__: f for f in (below_the_framework, minilm, physics_informed, two_moons)}
+def five_manners(text: str) -> None:
+    """All five columns are the losses of the same network trained with NumPy in float64."""
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-1, 1, (32, 2)).astype("float32").astype("float64")
+    y = (x[:, :1] * x[:, 1:] > 0).astype("float64")
+    w1, w2 = (rng.normal(0, 1, shape).astype("float32").astype("float64") for shape in ((2, 6), (6, 1)))
+    b1, b2, losses = np.zeros(6), np.zeros(1), []
+    for _ in range(12):
+        h = np.tanh(x @ w1 + b1)
+        error = h @ w2 + b2 - y
+        losses.append((error**2).mean())
+        g = 2 * error / error.size
+        inner = g @ w2.T * (1 - h**2)
+        w2, b2, w1, b1 = w2 - 0.5 * h.T @ g, b2 - 0.5 * g.sum(0), w1 - 0.5 * x.T @ inner, b1 - 0.5 * inner.sum(0)
+    heads, *rows = text.strip().splitlines()
+    assert heads.split() == ["step", "tilegrad", "micrograd", "PyTorch", "TensorFlow", "JAX"]
+    table = np.array([row.split()[1:] for row in rows], float)
+    np.testing.assert_allclose(table, np.repeat(np.array(losses)[:, None], 5, 1), atol=1e-5)
+
+
+CHECKS: dict[str, Callable[[str], None]] = {
+    f.__name__: f for f in (below_the_framework, five_manners, minilm, physics_informed, two_moons)
+}
 
 
 def test_every_example_with_a_check_is_there() -> None:
