@@ -22,6 +22,9 @@ from tilegrad.frontend.recording import Node, ordered, usage, user_call
 MAX_DEPTH, MAX_DEPTH_WITHOUT_GRADIENT = 500, 100
 """A chain of this many pending operations is evaluated before it grows further (not while tracing)."""
 
+SHARED = 1 << 60
+"""The depth of a leaf on memory that its user may write at any time: whatever reads it must do so at once, or from a copy."""
+
 
 @dataclass
 class Update:
@@ -281,8 +284,10 @@ def _same(a: Any, b: Any) -> bool:
 
 def _settle(node: Node, keep_graph: bool) -> None:
     """A node whose value is known becomes a leaf unless it may still be differentiated."""
+    if node.op == "leaf":
+        return
     node.depth = 0
-    if not keep_graph and node.op != "leaf":
+    if not keep_graph:
         node.op, node.inputs, node.attrs, node.sig = "leaf", (), (), -1
 
 

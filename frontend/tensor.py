@@ -87,6 +87,8 @@ class Tensor(Operators):
                 "requires_grad_", "the result of a differentiable operation", "a Tensor made from data", "Use detach() first."
             )
         self._node.grad = self._node.bound = value
+        if value and self._node.op == "leaf":
+            self._node.depth = 0  # no longer SHARED: a gradient needs this very node
         return self
 
     @property
@@ -217,10 +219,16 @@ def tensor(data: Any, dtype: Any = None, requires_grad: bool = False) -> Tensor:
 
 
 def from_numpy(array: np.ndarray) -> Tensor:
-    """A Tensor on the array's own memory, without a copy. Do not write to the array while the Tensor is in use."""
+    """A Tensor on the array's own memory, without a copy: writing to the one shows in the other.
+
+    An operation reads the values that the array has at that moment, as PyTorch's does. With ``requires_grad`` operations
+    read it when they are computed: then leave the array alone.
+    """
     if not array.flags.c_contiguous:
         raise usage("from_numpy", "an array that is not C-contiguous", "a C-contiguous one", "Use tensor(), which copies.")
-    return Tensor(leaf(array))
+    node = leaf(array)
+    node.depth = evaluate.SHARED
+    return Tensor(node)
 
 
 def from_dlpack(x: Any) -> Tensor:

@@ -226,3 +226,21 @@ def test_sums_that_two_threads_cannot_share_evenly(shape, axis):
     x = np.random.default_rng(0).random(shape, dtype=np.float32)
     got = tg.compile(lambda x: x.sum(axis=axis), [x], num_threads=2)(x)
     np.testing.assert_allclose(got, x.sum(axis, dtype=np.float64), rtol=1e-5)
+
+
+def test_an_operation_on_shared_memory_reads_it_as_it_was_then():
+    array = np.float32([1.0, 2.0])
+    x = tg.from_numpy(array)
+    w = tg.tensor([3.0, 4.0], requires_grad=True)
+    opt = tg.optim.SGD([w], lr=1.0)
+    y, alias = x * 2, x.detach() + 1
+    (w * x).sum().backward()
+    opt.step()  # pending
+    array[:] = 100.0
+    assert x.tolist() == [100.0, 100.0] and (x + 1).tolist() == [101.0, 101.0]
+    assert y.tolist() == [2.0, 4.0] and alias.tolist() == [2.0, 3.0] and w.tolist() == [2.0, 2.0]
+    x.assign_([5.0, 6.0])
+    assert array.tolist() == [5.0, 6.0]
+    z = x * 2
+    array[:] = 0.0
+    assert z.tolist() == [10.0, 12.0]
