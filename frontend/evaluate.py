@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from tilegrad._base.errors import TilegradError
 from tilegrad.frontend import convert, execute
 from tilegrad.frontend.recording import Node, ordered, usage, user_call
 
@@ -47,6 +48,8 @@ class _Pending(threading.local):
 
 
 pending = _Pending()
+_writers: dict[Node, int] = {}
+"""Which thread has an update pending that makes this node: every thread's."""
 
 
 def register(tensor: weakref.ref[Any]) -> None:
@@ -93,13 +96,23 @@ def flush(requested: Sequence[Node] = ()) -> None:
     if not updates:
         return
     frozen = _release({u.base for u in updates}, {id(u.tensor) for u in updates})
-    _run([n for n in dict.fromkeys([*frozen, *requested]) if n.value is None], updates)
+    try:
+        _run([n for n in dict.fromkeys([*frozen, *requested]) if n.value is None], updates)
+    except TilegradError as error:
+        frozen = [n for n in frozen if n not in requested]
+        if all(n.value is not None for n in frozen):
+            raise
+        # Nobody asked for the frozen ones now: they keep the error for whoever does, and the update goes on without them.
+        _run([n for n in requested if n.value is None], updates)
+        for n in frozen:
+            n.stale = error if n.value is None else n.stale
     for n in frozen:
         _settle(n, keep_graph=False)
     for u in updates:
         u.base.stale = True
         u.new.value, u.base.value = u.base.value, None
         _settle(u.new, keep_graph=False)
+        del _writers[u.new]
     pending.updates.clear()
     _prune()
 
@@ -150,7 +163,9 @@ def _reaches(nodes: Iterable[Node], goals: set[Node]) -> bool:
 def assign(tensor: Any, new: Node, step: bool) -> None:
     """Record ``tensor <- new``, in place. ``step``: an optimizer's update, of which at most one may be pending."""
     old = tensor._node
+    _check_threads([old])
     update = pending.updates.pop(old, None)
+    _writers.pop(old, None)
     if update is None:
         if old.value is None:
             evaluate([old])
@@ -160,7 +175,20 @@ def assign(tensor: Any, new: Node, step: bool) -> None:
     new.owner = weakref.ref(tensor)
     new.bound, new.grad, new.stop = old.bound, old.bound, False
     pending.updates[new] = update
+    _writers[new] = threading.get_ident()
     tensor._node = new
+
+
+def _check_threads(nodes: Iterable[Node]) -> None:
+    """Raise UsageError when one of the nodes is an update that another thread has pending."""
+    if len(_writers) == len(pending.updates):
+        return
+    me = threading.get_ident()
+    if any(_writers.get(n, me) != me for n in nodes):
+        raise usage(
+            "parameter", "an update that is pending in another thread", "a model that one thread trains",
+            "Train each model in one thread; before another takes over, ask for a value, such as loss.item().",
+        )  # fmt: skip
 
 
 def overwrite(tensor: Any, value: np.ndarray) -> None:
@@ -193,6 +221,7 @@ def tracing() -> Iterator[dict[Node, Update]]:
     finally:
         for u in pending.updates.values():
             u.tensor._node = u.base
+            del _writers[u.new]
         pending.__dict__.update(outer)
 
 
@@ -258,6 +287,7 @@ def _run(wanted: Sequence[Node], updates: Sequence[Update]) -> None:
         return
     roots = [*wanted, *(u.new for u in direct)]
     rec = convert.needed(roots)
+    _check_threads(rec.nodes)
     key, leaves, consts, index = _key(rec)
     base_index = tuple(index.setdefault(u.base, -1 - k) for k, u in enumerate(direct))
     full_key = (key, tuple(index[n] for n in wanted), tuple((b, index[u.new]) for b, u in zip(base_index, direct, strict=True)))
@@ -312,6 +342,8 @@ def _key(rec: convert.Recording) -> tuple[tuple[Any, ...], list[Node], list[Node
 
 
 def _refuse(node: Node) -> None:
+    if isinstance(node.stale, TilegradError):
+        raise node.stale
     if node.stale:
         raise usage(
             "value", "a graph on parameters that have since been overwritten", "a graph recorded after the update",

@@ -58,7 +58,7 @@ class Node:
     grad     a gradient can flow through it
     bound    gradients stop here: a Tensor with requires_grad, or a transform's argument
     stop     gradients must not pass (recorded under no_grad from inputs that carry gradients)
-    stale    a leaf whose array has since been overwritten
+    stale    a leaf whose array has since been overwritten; the error of what could not be computed before that
     depth    longest chain of pending nodes below
     """
 
@@ -75,6 +75,7 @@ class Node:
     where: Where | None
     value: np.ndarray | None
     owner: weakref.ref[Any] | None
+    stale: bool | TilegradError
 
     def __init__(
         self, op: str, inputs: tuple[Node, ...], attrs: tuple[Any, ...], type: Any, sig: int, where: Where | None

@@ -1,12 +1,14 @@
 """The imperative loop: equal to PyTorch, compiled once, bounded."""
 
+import threading
+
 import numpy as np
 import pytest
 
 import tilegrad as tg
 from tests.frontend.many import virtual_machine
-from tilegrad._base.errors import IndexingError
-from tilegrad.frontend import evaluate
+from tilegrad._base.errors import IndexingError, LibraryError, UsageError
+from tilegrad.frontend import evaluate, execute
 
 torch = pytest.importorskip("torch")
 
@@ -246,3 +248,47 @@ def test_a_class_that_does_not_exist_is_refused_or_poisons_the_loss(vm):
     bytes_ = tg.tensor(np.array([0, 1, 2, 1], "uint8"))
     expected = torch.nn.functional.cross_entropy(torch.tensor(x.numpy()), torch.tensor([0, 1, 2, 1]))
     assert tg.nn.functional.cross_entropy(x, bytes_).item() == pytest.approx(expected.item(), rel=1e-6)
+
+
+def test_a_result_that_fails_keeps_its_error_and_the_updates_go_on(monkeypatch):
+    prepare = execute.prepare
+
+    def without_tan(graph, *rest):
+        if "tan" in graph.dumps():
+            raise LibraryError("kernel 'tan'", "nothing", "something")
+        return prepare(graph, *rest)
+
+    monkeypatch.setattr(execute, "prepare", without_tan)
+    evaluate.cache_clear()
+    w = tg.tensor([1.0, 2.0], requires_grad=True)
+    opt = tg.optim.SGD([w], lr=0.5)
+    fails = tg.tan(w)
+    for i in range(3):
+        opt.zero_grad()
+        (w * w).sum().backward()
+        opt.step()
+        assert w.tolist() == [0.0, 0.0], i
+    with pytest.raises(LibraryError, match="kernel 'tan'"):
+        fails.numpy()
+
+
+def test_a_second_thread_on_a_model_with_a_pending_update_is_an_error():
+    w = tg.tensor([1.0, 2.0], requires_grad=True)
+    opt = tg.optim.SGD([w], lr=0.5)
+    caught = []
+
+    def other():
+        for action in (w.numpy, lambda: (w * 2).numpy(), lambda: w.assign_(w * 2)):
+            with pytest.raises(UsageError, match="pending in another thread") as e:
+                action()
+            caught.append(e)
+
+    (w * w).sum().backward()
+    opt.step()
+    thread = threading.Thread(target=other)
+    thread.start(), thread.join()
+    assert len(caught) == 3 and w.tolist() == [0.0, 0.0]
+    values = []
+    thread = threading.Thread(target=lambda: values.append((w + 1).tolist()))
+    thread.start(), thread.join()
+    assert values == [[1.0, 1.0]]
