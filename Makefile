@@ -3,15 +3,15 @@ PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin/python
 
-.PHONY: demo test test-long lint types bench clean
+.PHONY: demo test test-long lint types qemu bench clean
 
 demo: $(VENV)/.has-demo
 	$(RUN) -m tilegrad demo
 
-test: lint types
+test: lint types qemu
 	$(RUN) -m pytest -n 2 --dist loadfile
 
-test-long: $(VENV)/.has-long
+test-long: $(VENV)/.has-long qemu
 	$(RUN) -m pytest -m long --timeout 3600
 
 lint: $(VENV)/.has-test
@@ -20,6 +20,14 @@ lint: $(VENV)/.has-test
 
 types: $(VENV)/.has-test
 	$(RUN) -m mypy
+
+# Tests of other machines need these; installed where this user may without being asked for a password.
+qemu:
+	@missing=; for c in qemu-aarch64 aarch64-linux-gnu-gcc riscv64-linux-gnu-gcc; do command -v $$c >/dev/null || missing=1; done; \
+	test -z "$$missing" || { \
+	  test "$$(id -u)" = 0 || sudo='sudo -n'; \
+	  $$sudo apt-get install -qq -y qemu-user gcc-aarch64-linux-gnu gcc-riscv64-linux-gnu >/dev/null 2>&1 || \
+	  echo "qemu-user and gcc-aarch64-linux-gnu are not here and cannot be installed: tests of other machines are skipped"; }
 
 bench: $(VENV)/.has-test
 	$(RUN) -m benchmarks.train_step --model mlp --json

@@ -17,10 +17,10 @@ from tilegrad.runtime.program import numpy_dtype
 class BoundEntry:
     """``call(*inputs)`` runs the entry on the inputs and on the states and hyperparameters it was bound to."""
 
-    def __init__(self, context: Context, entry: str, bound: Mapping[str, np.ndarray]) -> None:
+    def __init__(self, context: Context, entry: str, bound: Mapping[str, np.ndarray], batch: int | None = None) -> None:
         self.context, self.entry, self._bound = context, entry, dict(bound)
-        ports = context.library.entries[entry]
-        self._call = context.caller(entry)
+        ports = context.library.ports(entry, batch)
+        self._call = context.caller(entry, batch)
         self._pointers = (ctypes.c_void_p * len(ports))()
         self.inputs = [(i, p.name, p.shape, np.dtype(numpy_dtype(p.dtype))) for i, p in enumerate(ports) if p.role == "input"]
         self.outputs = [(i, p.name, p.shape, np.dtype(numpy_dtype(p.dtype))) for i, p in enumerate(ports) if p.role == "output"]
@@ -59,7 +59,7 @@ class BoundEntry:
     def arguments(self, arrays: Sequence[Any]) -> dict[str, np.ndarray]:
         """Every argument by port name, for the context's own ``run``, ``benchmark`` and ``profile``."""
         given = {name: self._checked(name, s, d, a) for (_, name, s, d), a in zip(self.inputs, arrays, strict=True)}
-        wanted = {p.name for p in self.context.library.entries[self.entry]}
+        wanted = {p.name for p in self.context.library.ports(self.entry)}
         return given | {n: a for n, a in self._bound.items() if n in wanted}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import numpy as np
 from tilegrad._base.errors import LibraryError, UsageError
 from tilegrad._base.target import Target
 from tilegrad.frontend import evaluate
+from tilegrad.frontend.batches import Batches, forms
 from tilegrad.frontend.calling import BoundEntry, as_array
 from tilegrad.frontend.gradients import unflatten
 from tilegrad.frontend.recording import grad_mode
@@ -27,7 +28,7 @@ from tilegrad.frontend.tracing import (
     placeholders,
     signature,
 )
-from tilegrad.relax_ext.driver import Build, Logs, build_graphs
+from tilegrad.relax_ext.driver import Build, Logs, build_graphs, plain_recipe
 from tilegrad.relax_ext.graph import Graph
 
 log = logging.getLogger(__name__)
@@ -41,11 +42,12 @@ class Options:
     logs: Logs
     num_threads: int | None
     prefix: str = "tg"
+    batches: Batches | None = None
 
     @staticmethod
-    def of(target: Any, logs: Logs, num_threads: int | None) -> Options:
+    def of(target: Any, logs: Logs, num_threads: int | None, batches: Batches | None = None) -> Options:
         """Checked at once, before any tracing."""
-        return Options(Target.parse(target, num_threads), logs, num_threads)
+        return Options(Target.parse(target, num_threads), logs, num_threads, batches=batches)
 
 
 class Artifact:
@@ -55,13 +57,19 @@ class Artifact:
     model's own.
     """
 
+    NAMES: tuple[str, ...]
+    """What can be called; the entries' names, but for the batch at their end where there are several."""
+
     def __init__(self, graphs: Mapping[str, Graph], states: States, example: Sequence[np.ndarray], options: Options) -> None:
         self.graphs = dict(graphs)
+        self.families = options.batches.families(self.NAMES) if options.batches else {}
         self.options = options
         self._states = states
         self._example = list(example)
-        self.build: Build = build_graphs(self.graphs, options.target, options.logs, options.num_threads, options.prefix)
-        self._entries: dict[str, BoundEntry] = {}
+        self.build: Build = build_graphs(
+            self.graphs, options.target, options.logs, options.num_threads, options.prefix, self.families
+        )
+        self._entries: dict[tuple[str, int | None], BoundEntry] = {}
 
     @property
     def programs(self) -> Mapping[str, Any]:
@@ -87,23 +95,27 @@ class Artifact:
     def _bound(self) -> dict[str, np.ndarray]:
         return self._states.arrays()
 
-    def bound(self, entry: str) -> BoundEntry:
-        """The entry bound to the states (a context is made at first use)."""
-        if entry not in self._entries:
+    def bound(self, entry: str, batch: int | None = None) -> BoundEntry:
+        """The entry, or family for a batch, bound to the states (a context is made at first use)."""
+        if (entry, batch) not in self._entries:
             if not self.target.is_native:
                 raise LibraryError(
                     f"entry '{entry}'", f"code for {self.target.arch}", "a target that this machine runs", "Export it."
                 )
             if not self._entries:
                 self._context = self.library.context(self.options.num_threads)
-            self._entries[entry] = BoundEntry(self._context, entry, self._bound())
-        return self._entries[entry]
+            self._entries[entry, batch] = BoundEntry(self._context, entry, self._bound(), batch)
+        return self._entries[entry, batch]
 
-    def export(self, directory: str | Path, **options: Any) -> Path:
-        """Write library, header, manifest, checksums and parameters to a directory; ``tilegrad.load`` needs no TVM."""
+    def export(self, directory: str | Path, *, c_source: bool = False, **options: Any) -> Path:
+        """Write library, header, manifest, checksums and parameters to a directory; ``tilegrad.load`` needs no TVM.
+
+        c_source: also the whole library as one file of plain C. options: see ``runtime.export``.
+        """
         from tilegrad import runtime
 
-        return runtime.export(self.library, directory, self.states, **options)
+        plain = plain_recipe(self.graphs, self.target, families=self.families) if c_source else None
+        return runtime.export(self.library, directory, self.states, plain=plain, **options)
 
     def tune(self, **options: Any) -> Any:
         """``tilegrad.tune(self, ...)``."""
@@ -118,8 +130,11 @@ class Artifact:
         return self.build.summary() + "\n\n" + "\n".join(explain(g, name) for name, g in self.graphs.items())
 
     def _inputs_of(self, entry: str, inputs: Sequence[Any] | None) -> list[np.ndarray]:
-        names = [p.name for p in self.library.entries[entry] if p.role == "input"]
-        return [as_array(a) for a in (inputs or self._example)][: len(names)]
+        """Those given, or the example's, repeated or cut to the entry's batch."""
+        ports = [p for p in self.library.ports(entry) if p.role == "input"]
+        if inputs:
+            return [as_array(a) for a in inputs][: len(ports)]
+        return [np.resize(a, p.shape) for a, p in zip(self._example, ports, strict=False)]
 
     def profile(self, *inputs: Any, entry: str | None = None, repeat: int = 10) -> list[tuple[str, float]]:
         """(kernel, seconds) of every call in order, on the example inputs unless others are given. States are left alone."""
@@ -179,6 +194,8 @@ class Verification:
 class Compiled(Artifact):
     """``f(x) -> NumPy``: returned by ``compile``. Other input shapes compile another library over the same states, cached."""
 
+    NAMES = ("run",)
+
     def __init__(
         self, function: Callable[..., Any], example: Sequence[np.ndarray], options: Options, states: States | None = None
     ) -> None:
@@ -186,31 +203,38 @@ class Compiled(Artifact):
         states = states or States()
         if hasattr(function, "named_parameters"):
             states.add_module(function)
-        graph, self._spec, self._written = trace(function, signature(example), states)
-        super().__init__({"run": graph}, states, example, options)
-        self._variants: dict[Signature, Compiled] = {signature(example): self}
+        graphs: dict[str, Graph] = {}
+        for suffix, types in forms(options.batches, signature(example)):
+            graphs[f"run{suffix}"], self._spec, self._written = trace(function, types, states)
+        super().__init__(graphs, states, example, options)
+        self._variants: dict[Signature, Compiled] = {} if options.batches else {signature(example): self}
 
     def __call__(self, *inputs: Any) -> Any:
         """Run. Results are NumPy arrays in the structure that the function returned."""
         arrays = [x if x.__class__ is np.ndarray else as_array(x) for x in inputs]
         if len(arrays) != len(self._example):
             raise UsageError("compiled function", f"{len(arrays)} inputs", f"{len(self._example)}")
-        me = self if fits(arrays, self._example) else self._for(signature(arrays))
+        me, batch = self, None
+        if self.options.batches is not None or not fits(arrays, self._example):
+            me, batch = self._for(signature(arrays))
         if evaluate.pending.live or evaluate.pending.updates:
             evaluate.protect(me._written) if me._written else evaluate.flush()
-        return unflatten(me.bound("run")(*arrays), me._spec)
+        return unflatten(me.bound("run", batch)(*arrays), me._spec)
 
-    def _for(self, types: Signature) -> Compiled:
+    def _for(self, types: Signature) -> tuple[Compiled, int | None]:
+        """What takes inputs of these types, and as which batch."""
+        batches = self.options.batches
+        if batches is not None and (batch := batches.form(signature(self._example), types)) is not None:
+            return self, batch
         if types not in self._variants:
             log.info("compiling for inputs %s", types)
             example = [np.zeros(t.shape, t.dtype) for t in types]
-            self._variants[types] = Compiled(self.function, example, self.options, self._states)
-        return self._variants[types]
+            self._variants[types] = Compiled(self.function, example, replace(self.options, batches=None), self._states)
+        return self._variants[types], None
 
     def recompile(self, logs: Logs = None) -> Compiled:
         """The same function and states with configs from other logs."""
-        options = Options(self.options.target, logs, self.options.num_threads, self.options.prefix)
-        return Compiled(self.function, self._example, options, self._states)
+        return Compiled(self.function, self._example, replace(self.options, logs=logs), self._states)
 
 
 def fits(arrays: Sequence[np.ndarray], example: Sequence[np.ndarray]) -> bool:
@@ -239,6 +263,8 @@ def compile(
     target: Any = "native",
     logs: Logs = None,
     num_threads: int | None = None,
+    batch_sizes: Sequence[int] | None = None,
+    max_batch: int | None = None,
 ) -> Compiled:
     """Compile a function of Tensors, or a Module, for inputs of the examples' shapes and dtypes.
 
@@ -250,7 +276,13 @@ def compile(
     target: ``native``, a CPU's name, LLVM flags or a Target.
     logs: None for the user's log, then the shipped ones; [] for none; paths.
     num_threads: default ``TILEGRAD_NUM_THREADS``, else the cores this process may use.
+    batch_sizes: several sizes of the batch in one library over the same states. The batch is the first axis of the first input
+        and of every other input whose first axis is as long in the example.
+    max_batch: every batch from 1 to this one, by consecutive rows through entries for this size and the powers of two below it.
+        No output row may depend on other rows of the batch.
 
     Raises UsageError, ShapeError and DTypeError at the user's line, TargetError, LibraryError (no C compiler).
     """
-    return Compiled(fn, examples(example_inputs, "compile"), Options.of(target, logs, num_threads))
+    arrays = examples(example_inputs, "compile")
+    batches = Batches.of(batch_sizes, max_batch, arrays, "compile")
+    return Compiled(fn, arrays, Options.of(target, logs, num_threads, batches))

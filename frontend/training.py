@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from tilegrad._base.errors import UsageError
 from tilegrad.frontend import evaluate
+from tilegrad.frontend.batches import Batches, forms
 from tilegrad.frontend.calling import as_array
 from tilegrad.frontend.compiled import Artifact, Options, fits
 from tilegrad.frontend.gradients import unflatten
@@ -33,6 +35,8 @@ class TrainStep(Artifact):
     optimizer at each call. Other batch sizes compile further libraries over the same states, cached.
     """
 
+    NAMES = ("step", "evaluate", "predict")
+
     def __init__(
         self,
         model: Any,
@@ -46,12 +50,15 @@ class TrainStep(Artifact):
         self.model, self.loss_fn, self.optimizer, self.before_update = model, loss_fn, optimizer, before_update
         self._params = [p for g in optimizer.param_groups for p in g["params"]]
         states = states or _states_of(model, optimizer, self._params)
-        graphs, self._spec = _trace(self, signature(example), states)
-        self._written = [states.tensors[p.updates] for p in graphs["step"].outputs if p.updates]
+        graphs: dict[str, Graph] = {}
+        for suffix, types in forms(options.batches, signature(example)):
+            traced, self._spec = _trace(self, types, states)
+            graphs |= {f"{name}{suffix}": traced[name] for name in self.NAMES}
+        self._written = [states.tensors[p.updates] for p in traced["step"].outputs if p.updates]
         self._hyper = {name: np.zeros((), np.float64) for name in states.hypers}
         self._compiled_for = self._conditions()
         super().__init__(graphs, states, example, options)
-        self._variants: dict[Signature, TrainStep] = {signature(example): self}
+        self._variants: dict[Signature, TrainStep] = {} if options.batches else {signature(example): self}
         self._last: dict[str, float] = {}
 
     def __call__(self, *batch: Any) -> np.ndarray:
@@ -72,7 +79,7 @@ class TrainStep(Artifact):
         wanted = len(self._example) - (entry == "predict" and len(self._example) > 1)
         if len(arrays) != wanted:
             raise UsageError(f"entry '{entry}'", f"{len(arrays)} inputs", f"{wanted}")
-        me = self._for(arrays, entry)
+        me, size = self._for(arrays, entry)
         if entry == "step":
             self._check_conditions()
             self._update_hypers(me)
@@ -80,7 +87,7 @@ class TrainStep(Artifact):
                 evaluate.protect(me._written)
         elif evaluate.pending.updates:
             evaluate.flush()
-        return me.bound(entry)(*arrays)
+        return me.bound(entry, size)(*arrays)
 
     def _conditions(self) -> tuple[Any, ...]:
         """What the step's operations depend on beside the inputs' types."""
@@ -103,14 +110,17 @@ class TrainStep(Artifact):
         for name, (group, key) in self._states.hypers.items():
             me._hyper[name][()] = groups[group][key]
 
-    def _for(self, arrays: Sequence[np.ndarray], entry: str) -> TrainStep:
-        """The variant for these shapes."""
-        if fits(arrays, self._example):
-            return self
+    def _for(self, arrays: Sequence[np.ndarray], entry: str) -> tuple[TrainStep, int | None]:
+        """What takes these shapes, and as which batch."""
+        batches = self.options.batches
+        if batches is None and fits(arrays, self._example):
+            return self, None
         types = signature(arrays)
+        if batches is not None and (size := batches.form(signature(self._example), types)) is not None:
+            return self, size
         for known, variant in self._variants.items():
             if known[: len(types)] == types:
-                return variant
+                return variant, None
         example = [np.zeros(t.shape, t.dtype) for t in types]
         if entry == "predict" and len(self._example) > 1:  # the target's batch follows the first input's
             target = self._example[-1]
@@ -119,9 +129,10 @@ class TrainStep(Artifact):
                 shape = (types[0].shape[0], *shape[1:])
             example.append(np.zeros(shape, target.dtype))
         log.info("compiling another step for inputs %s", types)
-        variant = TrainStep(self.model, self.loss_fn, self.optimizer, example, self.options, self._states, self.before_update)
+        options = replace(self.options, batches=None)
+        variant = TrainStep(self.model, self.loss_fn, self.optimizer, example, options, self._states, self.before_update)
         self._variants[signature(example)] = variant
-        return variant
+        return variant, None
 
     def _bound(self) -> dict[str, np.ndarray]:
         self._update_hypers(self)
@@ -129,7 +140,7 @@ class TrainStep(Artifact):
 
     def recompile(self, logs: Logs = None) -> TrainStep:
         """The same step over the same states with configs from other logs."""
-        options = Options(self.options.target, logs, self.options.num_threads, self.options.prefix)
+        options = replace(self.options, logs=logs)
         return TrainStep(self.model, self.loss_fn, self.optimizer, self._example, options, self._states, self.before_update)
 
 
@@ -232,6 +243,7 @@ def compile_step(
     logs: Logs = None,
     num_threads: int | None = None,
     before_update: Clip | None = None,
+    batch_sizes: Sequence[int] | None = None,
 ) -> TrainStep:
     """Compile a whole training step: ``loss_fn(model(*inputs), target)``, its gradients and the optimizer's update.
 
@@ -240,10 +252,11 @@ def compile_step(
     model: a Module, or a function of Tensors.
     example_inputs: list of arrays, the target last; only shapes and dtypes count.
     before_update: called with the parameters between backward and update, e.g. to clip gradients.
-    target, logs, num_threads: as for ``compile``.
+    target, logs, num_threads, batch_sizes: as for ``compile``.
 
     Raises UsageError, ShapeError and DTypeError at the user's line, UnsupportedOperatorError (all operators without a gradient
     rule at once), TargetError, LibraryError (no C compiler).
     """
-    options = Options.of(target, logs, num_threads)
-    return TrainStep(model, loss_fn, optimizer, examples(example_inputs, "compile_step"), options, None, before_update)
+    arrays = examples(example_inputs, "compile_step")
+    options = Options.of(target, logs, num_threads, Batches.of(batch_sizes, None, arrays, "compile_step"))
+    return TrainStep(model, loss_fn, optimizer, arrays, options, None, before_update)

@@ -24,9 +24,9 @@ from tilegrad.runtime import cache
 _ROOMS = ("_base", "relax_ext", "runtime", "schedules", "tuning_logs")
 
 
-def key(graphs: Mapping[str, Graph], target: Target, prefix: str, logs: Iterable[Path]) -> str:
+def key(graphs: Mapping[str, Graph], target: Target, prefix: str, logs: Iterable[Path], families: Mapping[str, Any]) -> str:
     """Content address of a build."""
-    parts: list[Any] = [prefix, repr(target), tvm.__version__, tvm_ffi.__version__, _sources()]
+    parts: list[Any] = [prefix, repr(target), repr(families), tvm.__version__, tvm_ffi.__version__, _sources()]
     for name, g in graphs.items():
         parts += [name, tvm_ffi.structural_hash(g.module), repr(g.inputs), repr(g.outputs)]
     for path in logs:

@@ -12,9 +12,10 @@ from typing import Any
 from tilegrad import runtime, schedules, tuning_logs
 from tilegrad._base.errors import ScheduleError, TuningError
 from tilegrad._base.target import Target
-from tilegrad.relax_ext import build_cache
+from tilegrad.relax_ext import build_cache, independent
 from tilegrad.relax_ext.graph import Graph
 from tilegrad.relax_ext.pipeline import lower
+from tilegrad.runtime.families import Family
 from tilegrad.runtime.program import Program
 from tilegrad.schedules.finish import finish
 
@@ -72,16 +73,20 @@ def build_graphs(
     logs: Logs = None,
     num_threads: int | None = None,
     prefix: str = "tg",
+    families: Mapping[str, Family] | None = None,
 ) -> Build:
     """Compile named Graphs into one Library whose entries share states by name.
 
+    families: entries that are one function of several batch sizes (see ``runtime.build``).
+
     An equal build before, in any process, is found in the cache by what went into it.
-    Raises TargetError, UnsupportedOperatorError (all operators at once), TuningError (a given log that cannot be read),
-    LibraryError (no compiler).
+    Raises UsageError (a family for any batch whose rows are not independent), TargetError, UnsupportedOperatorError (all
+    operators at once), TuningError (a given log that cannot be read), LibraryError (no compiler).
     """
     machine = Target.parse(target, num_threads)
     records = tuning_logs.Records.load(logs)
-    key = build_cache.key(graphs, machine, prefix, build_cache.log_files(logs))
+    together = dict(families or {})
+    key = build_cache.key(graphs, machine, prefix, build_cache.log_files(logs), together)
     found = build_cache.get(key)
     if found is not None:
         library, entry = found
@@ -89,12 +94,15 @@ def build_graphs(
 
         def recipe() -> runtime.Recipe:  # export makes other forms of the library; only then is anything lowered
             programs = {name: lower(graph, name) for name, graph in graphs.items()}
-            return runtime.Recipe(programs, _schedule(programs, machine, records)[1], machine, prefix)
+            return runtime.Recipe(programs, _schedule(programs, machine, records)[1], machine, prefix, families=together)
 
         return Build(runtime.Library(library, entry["manifest"], recipe), graphs, machine, choices)
     programs = {name: lower(graph, name) for name, graph in graphs.items()}
+    for family in together.values():
+        if family.any_batch:
+            independent.check({size: programs[entry] for size, entry in family.entries.items()})
     choices, scheduled = _schedule(programs, machine, records)
-    built = runtime.build(programs, scheduled, machine, prefix=prefix)
+    built = runtime.build(programs, scheduled, machine, prefix=prefix, families=together)
     entry = {"manifest": built.manifest, "choices": {name: asdict(c) for name, c in choices.items()}}
     build_cache.put(key, built.path, entry)
     build = Build(built, graphs, machine, choices)
@@ -104,14 +112,17 @@ def build_graphs(
 
 
 def plain_recipe(
-    graphs: Mapping[str, Graph], target: str | dict[str, Any] | Target = "native", prefix: str = "tg"
+    graphs: Mapping[str, Graph],
+    target: str | dict[str, Any] | Target = "native",
+    prefix: str = "tg",
+    families: Mapping[str, Family] | None = None,
 ) -> runtime.Recipe:
     """The Graphs with every kernel as plain serial loops: what ``runtime.export(..., plain=...)`` writes as C source."""
     machine = Target.parse(target, 1)
     programs = {name: lower(graph, name) for name, graph in graphs.items()}
     funcs = {name: func for p in programs.values() for name, func in p.kernels.items()}
     kernels = {name: finish(schedules.Scheduled(func), machine) for name, func in funcs.items()}
-    return runtime.Recipe(programs, kernels, machine, prefix)
+    return runtime.Recipe(programs, kernels, machine, prefix, families=dict(families or {}))
 
 
 def _schedule(

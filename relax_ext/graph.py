@@ -84,6 +84,7 @@ class GraphBuilder:
     def __init__(self) -> None:
         self._bb = relax.BlockBuilder()
         self._bb._begin_dataflow_block()
+        self._open = True
         self._params: list[relax.Var] = []
         self._inputs: list[InPort] = []
         self._outputs: list[tuple[OutPort, relax.Expr]] = []
@@ -93,6 +94,10 @@ class GraphBuilder:
         """Source line of the user's code that a var comes from, where known."""
         self.regions: list[Any] = []
         """Spans of bindings with a gradient of their own (``relax_ext.region``): checkpoint and custom_vjp."""
+
+    def __del__(self) -> None:
+        if getattr(self, "_open", False):  # an error in the middle of a graph: TVM would print a warning about the open block
+            self._bb._end_block()
 
     @property
     def block_builder(self) -> relax.BlockBuilder:
@@ -146,6 +151,7 @@ class GraphBuilder:
         """Close the block and return the Graph. The builder cannot be used afterwards."""
         result = self._bb.emit_output(relax.Tuple([e for _, e in self._outputs]))
         block = self._bb._end_block()
+        self._open = False
         func = relax.Function(self._params, relax.SeqExpr([block], result), result.ty, is_pure=True)
         func = func.with_attr("global_symbol", "main")
         mod = self._bb.get()

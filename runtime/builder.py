@@ -6,7 +6,7 @@ import logging
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib.resources import files
 from pathlib import Path
@@ -17,6 +17,7 @@ from tilegrad._base.target import Target
 from tilegrad.runtime import cache, elf, emit, toolchain
 from tilegrad.runtime import kernels as objects
 from tilegrad.runtime import manifest as manifests
+from tilegrad.runtime.families import Family
 from tilegrad.runtime.library import Library
 from tilegrad.runtime.program import Program
 
@@ -32,6 +33,7 @@ def build(
     *,
     prefix: str = "tg",
     cflags: Sequence[str] = (),
+    families: Mapping[str, Family] | None = None,
 ) -> Library:
     """Compile the kernels in parallel, generate the entry points, link one ``.so``.
 
@@ -41,11 +43,12 @@ def build(
     kernels: the name that calls use to the scheduled kernel (``schedules.Scheduled``: func, scratch_bytes).
     prefix: what every public C function begins with.
     cflags: further compiler and linker flags, e.g. ``-fsanitize=thread``.
+    families: entries that are one function of several batch sizes, by the name that the library gets for them.
 
     Objects and the library are kept by content: an equal build later, in any process, compiles and links nothing.
     Raises LibraryError when a kernel does not compile or there is no C compiler, UsageError for malformed programs.
     """
-    return Recipe(dict(programs), dict(kernels), target, prefix, tuple(cflags)).library()
+    return Recipe(dict(programs), dict(kernels), target, prefix, tuple(cflags), dict(families or {})).library()
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,7 @@ class Recipe:
     target: Target
     prefix: str
     cflags: tuple[str, ...] = ()
+    families: Mapping[str, Family] = field(default_factory=dict)
 
     def with_prefix(self, prefix: str) -> Recipe:
         """The same library under another prefix: the kernels are not compiled again."""
@@ -93,7 +97,7 @@ class Recipe:
         """What the library will say about itself."""
         from tilegrad._base.tvm import tvm
 
-        return manifests.make(self.programs, self.target, self.prefix, tvm.__version__)
+        return manifests.make(self.programs, self.target, self.prefix, tvm.__version__, self.families)
 
     @cached_property
     def symbols(self) -> dict[str, emit.Kernel]:

@@ -118,7 +118,7 @@ def clear() -> Info:
 
 def _limit_bytes() -> int:
     text = os.environ.get("TILEGRAD_CACHE_LIMIT_MB") or "2048"
-    if not text.isdigit():
+    if not (text.isascii() and text.isdigit()):
         raise UsageError("TILEGRAD_CACHE_LIMIT_MB", repr(text), "a whole number of mebibytes")
     return int(text) << 20
 

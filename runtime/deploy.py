@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
+import mmap
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tilegrad._base.errors import LibraryError, ShapeError, UsageError
+from tilegrad._base.errors import LibraryError, UsageError
 from tilegrad._base.target import Target
 from tilegrad.runtime import elf, safetensors
 from tilegrad.runtime.contents import MANIFEST, PARAMETERS, checked_states, checksum
@@ -25,11 +25,10 @@ class Loaded:
     def __init__(self, library: Library, context: Context) -> None:
         self.library = library
         self.context = context
-        self._forms = {entry: _forms(library, entry) for entry in library.entries}
 
     @property
     def entries(self) -> dict[str, Any]:
-        """Every entry's ports."""
+        """Every entry's ports; those of ``library.families`` are called by the family's name as well."""
         return self.library.entries
 
     def run(self, entry: str, args: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -39,28 +38,30 @@ class Loaded:
     def call(self, entry: str, *inputs: np.ndarray) -> np.ndarray | tuple[np.ndarray, ...]:
         """Call an entry with its inputs in order. One output is returned as it is, several as a tuple.
 
-        Where a package holds the entry for several shapes (``step``, ``step_1``, ...) the inputs' shapes choose. Raises
-        ShapeError that lists the shapes there are when none fits; see also ``Context.run``.
+        Where a package holds it for several batch sizes, the first input's first axis chooses. Raises ShapeError that lists the
+        batches there are when none fits; see also ``Context.run``.
         """
-        forms = self._forms.get(entry)
-        if not forms:
-            raise UsageError("entry", repr(entry), f"one of {', '.join(self.entries)}")
-        names = [p.name for p in self.entries[entry] if p.role == "input"]
+        names = [p.name for p in self.library.ports(entry) if p.role == "input"]
         if len(inputs) != len(names):
             raise UsageError(f"entry '{entry}'", f"{len(inputs)} inputs", f"{len(names)}: {', '.join(names)}")
-        shapes = tuple(tuple(getattr(a, "shape", ())) for a in inputs)
-        if shapes not in forms and len(forms) > 1:
-            raise ShapeError(f"entry '{entry}'", f"inputs of shapes {_listed(shapes)}", " or ".join(map(_listed, forms)))
-        outputs = tuple(self.context.run(forms.get(shapes, entry), dict(zip(names, inputs, strict=True))).values())
+        outputs = tuple(self.context.run(entry, dict(zip(names, inputs, strict=True))).values())
         return outputs[0] if len(outputs) == 1 else outputs
 
     def step(self, *inputs: np.ndarray) -> np.ndarray | tuple[np.ndarray, ...]:
-        """``call("step", ...)``: one training step."""
+        """``call("step", ...)``: one training step; the loss."""
         return self.call("step", *inputs)
 
+    def evaluate(self, *inputs: np.ndarray) -> np.ndarray | tuple[np.ndarray, ...]:
+        """``call("evaluate", ...)``: loss and prediction in evaluation mode; nothing is updated."""
+        return self.call("evaluate", *inputs)
+
+    def predict(self, *inputs: np.ndarray) -> np.ndarray | tuple[np.ndarray, ...]:
+        """``call("predict", ...)``: the prediction in evaluation mode, without the target."""
+        return self.call("predict", *inputs)
+
     def __call__(self, *inputs: np.ndarray) -> np.ndarray | tuple[np.ndarray, ...]:
-        """Call the first entry."""
-        return self.call(next(iter(self.entries)), *inputs)
+        """Call the first family, or the first entry where there is none."""
+        return self.call(next(iter(self.library.families or self.entries)), *inputs)
 
     def state(self, name: str) -> np.ndarray:
         """A parameter, optimizer state or hyperparameter; writing to the array changes it."""
@@ -93,34 +94,24 @@ class Loaded:
                 self.state(name)[...] = array
 
     def __repr__(self) -> str:
-        return f"Loaded({', '.join(self.entries)}; {self.library.path.parent})"
-
-
-def _forms(library: Library, entry: str) -> dict[tuple[tuple[int, ...], ...], str]:
-    """Shapes of the inputs -> the entry of the same meaning that takes them."""
-    names = [e for e in library.entries if e == entry or re.fullmatch(re.escape(entry) + r"_\d+", e)]
-    return {tuple(p.shape for p in library.entries[e] if p.role == "input"): e for e in reversed(names)}
-
-
-def _listed(shapes: tuple[tuple[int, ...], ...]) -> str:
-    return ", ".join(map(str, shapes))
+        return f"Loaded({', '.join([*self.library.families, *self.entries])}; {self.library.path.parent})"
 
 
 def load(directory: str | Path, num_threads: int | None = None) -> Loaded:
     """Load an exported package.
 
-    Checks the manifest's version, the machine and every file's checksum first; only then is anything from the package
-    run. ``num_threads``: default ``TILEGRAD_NUM_THREADS``, else the affinity mask. Raises LibraryError that says what
+    Checks the manifest's version, the machine and the checksums of the files it uses first; only then is anything from the
+    package run. ``num_threads``: default ``TILEGRAD_NUM_THREADS``, else the affinity mask. Raises LibraryError that says what
     is wrong.
     """
     folder = Path(directory)
     manifest = _read_manifest(folder)
     _check_machine(manifest)
-    contents = {name: _verified(folder / name, expected) for name, expected in manifest["files"].items()}
     path = folder / f"lib{manifest['prefix']}.so"
-    if path.name not in contents or PARAMETERS not in contents:
+    if not {path.name, PARAMETERS} <= set(manifest["files"]):
         raise LibraryError(f"package {folder}", "a manifest that lists no library or no parameters", "an exported package")
-    arch = elf.machine(contents[path.name])
+    contents = {name: _verified(folder / name, manifest["files"][name]) for name in (path.name, PARAMETERS)}
+    arch = elf.machine(contents[path.name][:64])
     if arch != manifest["target"]["arch"]:
         raise LibraryError(f"library {path}", f"a file for {arch}", manifest["target"]["arch"], "Export the package again.")
     library = Library(path.resolve(), manifest)
@@ -159,12 +150,13 @@ def _check_machine(manifest: Mapping[str, Any]) -> None:
         )
 
 
-def _verified(path: Path, expected: Mapping[str, Any]) -> bytes:
-    """The file's content when size and checksum are right."""
+def _verified(path: Path, expected: Mapping[str, Any]) -> mmap.mmap:
+    """The file's content, mapped, when size and checksum are right."""
     try:
-        data = path.read_bytes()
-    except OSError as e:
-        raise LibraryError(f"package file {path}", f"{e.strerror}", "a complete package", "Copy or export it again.") from e
+        with path.open("rb") as file:
+            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except (OSError, ValueError) as e:
+        raise LibraryError(f"package file {path}", f"{e}", "a complete package", "Copy or export it again.") from e
     if len(data) != expected["bytes"] or hashlib.sha256(data).hexdigest() != expected["sha256"]:
         raise LibraryError(
             f"package file {path}",

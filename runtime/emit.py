@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from tilegrad._base.errors import UsageError
+from tilegrad.runtime import families
 from tilegrad.runtime.header import typed_arguments, typed_parameters
-from tilegrad.runtime.manifest import ports_of
+from tilegrad.runtime.manifest import Port, ports_of
 from tilegrad.runtime.program import Buffer, Program, numpy_dtype
 
 ALIGN = 64
@@ -147,13 +148,33 @@ class _Writer:
             self.constant_bytes += _round_up(len(data))
         return f"tgrt_constants + {self.constants[data]}"
 
+    def _family(self, n: int, name: str, family: families.Family, manifest: Mapping[str, Any]) -> str:
+        """Tables of one family; its row."""
+        order = list(manifest["entries"])
+        largest = family.sizes[0]
+        ports = ports_of(manifest)[family.entries[largest]]
+        sizes = [Buffer(p.name, p.shape, p.dtype, "input").nbytes // largest for p in ports]
+        self._numbers(f"family_entries_{n}", [order.index(family.entries[s]) for s in family.sizes])
+        self._numbers(f"family_batches_{n}", family.sizes, "int64_t")
+        self._numbers(f"family_rows_{n}", [s if b else 0 for s, b in zip(sizes, family.batched, strict=True)], "uint64_t")
+        return (
+            f"{{{_string(name)}, family_entries_{n}, family_batches_{n}, family_rows_{n}, {_string(family.text())}, "
+            f"{len(family.sizes)}, {int(family.any_batch)}}}"
+        )
+
+    def _function(self, template: str, name: str, index: int, ports: tuple[Port, ...]) -> None:
+        """A public function and its typed form."""
+        params = "".join(f", {p}" for p in typed_parameters(ports))
+        text = template.replace("PREFIX", self.prefix).replace("NAME", name).replace("INDEX", str(index))
+        self.lines.append(text.replace("PARAMS", params).replace("GIVEN", typed_arguments(ports) or "0"))
+
     def _table(self, head: str, rows: list[str]) -> None:
         self.lines.append(
             f"{head}[] = {{" + ("" if len(rows) > 1 else " ") + ",".join(f"\n    {r}" for r in rows or ["0"]) + "};\n"
         )
 
-    def _numbers(self, name: str, values: list[int]) -> None:
-        self.lines.append(f"static const uint32_t {name}[] = {{{', '.join(map(str, values or [0]))}}};\n")
+    def _numbers(self, name: str, values: list[int], kind: str = "uint32_t") -> None:
+        self.lines.append(f"static const {kind} {name}[] = {{{', '.join(map(str, values or [0]))}}};\n")
 
     def finish(self, manifest: Mapping[str, Any], offsets: Mapping[str, int], inline_limit: int) -> Source:
         """The whole file."""
@@ -176,20 +197,24 @@ class _Writer:
         ]
         self._table("static const tgrt_state states", states)
         self._table("static const tgrt_entry entries", self.entries)
+        found = families.read(manifest)
+        rows = [self._family(i, name, family, manifest) for i, (name, family) in enumerate(found.items())]
+        self._table("static const tgrt_family families", rows or ["{0, 0, 0, 0, 0, 0, 0}"])
         text = json.dumps(manifest, separators=(",", ":"))
         features = ",".join(manifest["target"]["features"])
         end_of_states = sum(_round_up(_nbytes(s)) for s in manifest["states"])
         self.lines += [
             f"static const char manifest[] =\n    {_long_string(text)};\n",
             f"static const tgrt_library library = {{{_string(self.prefix)}, manifest, {_string(features)}, entries, states, "
-            f"{len(self.entries)}, {len(states)}, {self.num_args}, "
+            f"families, {len(self.entries)}, {len(states)}, {self.num_args}, "
             f"{end_of_states}u, {self.arena_bytes}u}};\n",
             _FUNCTIONS.replace("PREFIX", self.prefix),
         ]
-        for i, (name, ports) in enumerate(ports_of(manifest).items()):
-            params, given = ", ".join(["tgrt_context *ctx", *typed_parameters(ports)]), typed_arguments(ports)
-            text = _ENTRY.replace("PREFIX", self.prefix).replace("NAME", name).replace("INDEX", str(i))
-            self.lines.append(text.replace("PARAMS", params).replace("GIVEN", given or "0"))
+        ports_by_entry = ports_of(manifest)
+        for i, (name, ports) in enumerate(ports_by_entry.items()):
+            self._function(_ENTRY, name, i, ports)
+        for i, (name, family) in enumerate(found.items()):
+            self._function(_FAMILY, name, i, ports_by_entry[family.entries[family.sizes[0]]])
         body = "\n".join(head + self.lines) + "\n"
         exports = [line.split("(")[0].split(" ")[-1].lstrip("*") for line in body.splitlines() if line.startswith("TG_PUBLIC ")]
         return Source(body, b"" if inline else blob, tuple(exports))
@@ -234,9 +259,18 @@ _ENTRY = """\
 TG_PUBLIC int PREFIX_NAME(tgrt_context *ctx, void *const *args) {
   return tgrt_run(&library, ctx, INDEX, args);
 }
-TG_PUBLIC int PREFIX_call_NAME(PARAMS) {
+TG_PUBLIC int PREFIX_call_NAME(tgrt_context *ctxPARAMS) {
   void *args[] = {GIVEN};
   return tgrt_run(&library, ctx, INDEX, args);
+}"""
+
+_FAMILY = """\
+TG_PUBLIC int PREFIX_NAME(tgrt_context *ctx, int64_t batch, void *const *args) {
+  return tgrt_run_batch(&library, ctx, INDEX, batch, args);
+}
+TG_PUBLIC int PREFIX_call_NAME(tgrt_context *ctx, int64_t batchPARAMS) {
+  void *args[] = {GIVEN};
+  return tgrt_run_batch(&library, ctx, INDEX, batch, args);
 }"""
 
 _FUNCTIONS = """\

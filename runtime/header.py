@@ -6,12 +6,16 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from tilegrad.runtime import families
 from tilegrad.runtime.manifest import KEYWORDS, Port, ports_of
 
 C_TYPES = {
     "float32": "float", "float64": "double", "float16": "uint16_t", "bfloat16": "uint16_t", "bool": "uint8_t",
     **{f"{u}int{n}": f"{u}int{n}_t" for u in ("", "u") for n in (8, 16, 32, 64)},
 }  # fmt: skip
+
+_OURS = frozenset(("ctx", "args", "batch", "get", "check"))
+"""What the wrappers call their own."""
 
 
 def header(manifest: Mapping[str, Any], notes: Mapping[str, str]) -> str:
@@ -20,7 +24,10 @@ def header(manifest: Mapping[str, Any], notes: Mapping[str, str]) -> str:
     notes = {name: _comment(text) for name, text in notes.items()}
     parts = [_HEAD.replace("NEEDS", ", ".join(manifest["target"]["features"]) or "nothing beyond its base")]
     parts[0] = parts[0].replace("ARCH", manifest["target"]["arch"])
-    parts += [_entry(prefix, entry, ports, notes) for entry, ports in ports_of(manifest).items()]
+    entries = ports_of(manifest)
+    for name, family in families.read(manifest).items():
+        parts.append(_family(name, family, entries[family.entries[family.sizes[0]]], notes))
+    parts += [_entry(prefix, entry, ports, notes) for entry, ports in entries.items()]
     parts.append(
         "/* States and hyperparameters, by name:\n" + "".join(_state_line(s, notes) for s in manifest["states"]) + " */\n"
     )
@@ -34,7 +41,7 @@ def identifiers(ports: tuple[Port, ...]) -> dict[str, str]:
     for p in ports:
         word = re.sub(r"[^A-Za-z0-9_]", "_", p.name) or "_"
         word = f"_{word}" if word[0].isdigit() else word
-        while word in KEYWORDS or word in ("ctx", "args", "get", "check") or word.lower() in map(str.lower, found.values()):
+        while word in KEYWORDS | _OURS or word.lower() in map(str.lower, found.values()):
             word += "_"
         found[p.name] = word
     return found
@@ -72,6 +79,22 @@ def _entry(prefix: str, entry: str, ports: tuple[Port, ...], notes: Mapping[str,
     lines.append("/* The same with the context's own states and hyperparameters. */")
     lines.append(f"PREFIX_API int PREFIX_call_{entry}({', '.join(['PREFIX_context *ctx', *typed_parameters(ports)])});\n")
     return "\n".join(lines)
+
+
+def _family(name: str, family: families.Family, ports: tuple[Port, ...], notes: Mapping[str, str]) -> str:
+    note = f": {notes[name]}" if name in notes else ""
+    entries = ", ".join(family.entries[s] for s in family.sizes)
+    how = f"consecutive rows through {entries}" if family.any_batch else f"by {entries}"
+    params = ", ".join(["PREFIX_context *ctx", "int64_t batch", *typed_parameters(ports)])
+    rows = ", ".join(f'"{_comment(p.name)}"' for p, b in zip(ports, family.batched, strict=True) if b)
+    return f"""\
+/* {name}{note}
+ *
+ * For a batch of {family.text()}, {how}. Arguments as for {next(iter(family.entries.values()))}; with `batch` rows: {rows}.
+ */
+PREFIX_API int PREFIX_{name}(PREFIX_context *ctx, int64_t batch, void *const *args);
+PREFIX_API int PREFIX_call_{name}({params});
+"""
 
 
 def typed_parameters(ports: tuple[Port, ...]) -> list[str]:

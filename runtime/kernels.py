@@ -75,10 +75,12 @@ def pointer_kernel(func: Any, symbol: str) -> Any:
     TVM generates some forty checks for every parameter that is a buffer: most of a small kernel's code and half of its
     compile time. A Program's shapes are static and the builder has compared them with the kernel's.
     """
-    from tilegrad._base.tvm import ir, tirx
+    from tilegrad._base.tvm import ir, tirx, tvm_ffi
 
     pointers, views = [], []
     for i, buffer in enumerate(func.params):
         pointers.append(tirx.Var(f"p{i}", ir.PointerType(ir.PrimType(str(buffer.dtype)), "global")))
         views.append(tirx.DeclBuffer(buffer, data=pointers[-1]))
-    return tirx.PrimFunc(pointers, tirx.SeqStmt([*views, func.body]), attrs=func.attrs).with_attr("global_symbol", symbol)
+    # TVM's builder marks a sequence of statements for itself; its code generator then prints a warning about the mark.
+    body = tvm_ffi.structural_map(func.body, (tirx.AttrStmt, lambda a: a.body if a.attr_key == "pragma_scope" else a))
+    return tirx.PrimFunc(pointers, tirx.SeqStmt([*views, body]), attrs=func.attrs).with_attr("global_symbol", symbol)

@@ -13,6 +13,7 @@ import numpy as np
 from tilegrad._base import settings
 from tilegrad._base.errors import LibraryError, UsageError
 from tilegrad.runtime.binding import Binder
+from tilegrad.runtime.families import Family, read
 from tilegrad.runtime.manifest import Port, ports_of
 from tilegrad.runtime.program import numpy_dtype
 
@@ -34,7 +35,8 @@ class Library:
         self.manifest = manifest
         self.entries: dict[str, tuple[Port, ...]] = ports_of(manifest)
         """Every entry's ports, in the order of the C function's argument array."""
-        self.binders = {entry: Binder(entry, ports) for entry, ports in self.entries.items()}
+        self.families: dict[str, Family] = read(manifest)
+        """Entries that are one function of several batch sizes; ``run`` takes a family's name as well as an entry's."""
         self._functions: _Functions | None = None
 
     def context(self, num_threads: int | None = None) -> Context:
@@ -45,11 +47,44 @@ class Library:
         """
         return Context(self, settings.num_threads(num_threads))
 
+    def ports(self, name: str, batch: int | None = None) -> tuple[Port, ...]:
+        """The ports of an entry, or of a family for a batch (default: its largest).
+
+        Raises UsageError for an unknown name, ShapeError for a batch that the family does not take.
+        """
+        if name in self.entries:
+            return self.entries[name]
+        if name not in self.families:
+            raise UsageError("entry", repr(name), f"one of {', '.join([*self.families, *self.entries])}")
+        family = self.families[name]
+        batch = family.sizes[0] if batch is None else batch
+        family.check(name, batch)
+        largest = self.entries[family.entries[family.sizes[0]]]
+        return tuple(
+            p._replace(shape=(batch, *p.shape[1:])) if rows else p for p, rows in zip(largest, family.batched, strict=True)
+        )
+
+    def function(self, name: str, batch: int | None = None) -> Callable[[Any, Any], int]:
+        """The C function of an entry, or of a family with its batch, taking context and argument array."""
+        if name in self.entries:
+            return self.functions.entries[name]
+        function = self.functions.families[name]
+        return lambda context, pointers: function(context, batch, pointers)
+
+    def batch_of(self, name: str, args: Arrays) -> int | None:
+        """The batch that the arrays for a family have; None for an entry."""
+        if name not in self.families:
+            return None
+        for p, rows in zip(self.ports(name), self.families[name].batched, strict=True):
+            if rows and p.role == "input" and (shape := getattr(args.get(p.name), "shape", None)):
+                return int(shape[0])
+        return self.families[name].sizes[0]
+
     @property
     def functions(self) -> _Functions:
         """The C functions (loads the library)."""
         if self._functions is None:
-            self._functions = _Functions(self.path, self.manifest["prefix"], list(self.entries))
+            self._functions = _Functions(self.path, self.manifest["prefix"], [*self.entries], [*self.families])
         return self._functions
 
     def __repr__(self) -> str:
@@ -59,7 +94,7 @@ class Library:
 class _Functions:
     """The library's C functions with their argument types."""
 
-    def __init__(self, path: Path, prefix: str, entries: list[str]) -> None:
+    def __init__(self, path: Path, prefix: str, entries: list[str], families: list[str]) -> None:
         p, c = ctypes.c_void_p, ctypes
         try:
             library = ctypes.CDLL(str(path))
@@ -71,6 +106,7 @@ class _Functions:
             self.benchmark = self._get(library, f"{prefix}_benchmark", c.c_int, p, c.c_uint, p, c.c_int, c.c_int, p)
             self.profile = self._get(library, f"{prefix}_profile", c.c_int, p, c.c_uint, p, c.c_int, p)
             self.entries = {e: self._get(library, f"{prefix}_{e}", c.c_int, p, p) for e in entries}
+            self.families = {e: self._get(library, f"{prefix}_{e}", c.c_int, p, c.c_int64, p) for e in families}
         except (OSError, AttributeError) as e:
             raise LibraryError(f"library {path}", str(e), "a library that tilegrad built", "Build or export it again.") from e
 
@@ -94,15 +130,16 @@ class Context:
         if not self._pointer:
             raise LibraryError(f"library {library.path}", self._f.last_error(None).decode(), "a context")
         self._states: dict[str, np.ndarray] = {}
+        self._forms: dict[tuple[str, int | None], tuple[Binder, Callable[..., int]]] = {}
 
     def run(self, entry: str, args: Arrays) -> dict[str, np.ndarray]:
-        """Call ``entry`` and return its outputs by port name.
+        """Call an entry, or a family by the batch of its first input, and return the outputs by port name.
 
         ``args``: arrays by port name, C-contiguous, of the port's exact shape and dtype; they are used in place. A
         missing state or hyper means the context's own; missing outputs are allocated. Arrays given for written ports
         are written. Raises UsageError, ShapeError or DTypeError naming the port; LibraryError when the call fails.
         """
-        binder, function = self._entry(entry)
+        binder, function = self._entry(entry, args)
         pointers, outputs, keep = binder.bind(args)
         status = function(self._pointer, pointers)
         if status:
@@ -111,7 +148,7 @@ class Context:
 
     def prepare(self, entry: str, args: Arrays) -> Callable[[], dict[str, np.ndarray]]:
         """Check ``args`` once and return a function that runs ``entry`` on these very arrays, output arrays included."""
-        binder, function = self._entry(entry)
+        binder, function = self._entry(entry, args)
         pointers, outputs, keep = binder.bind(args)
 
         def call(keep: Any = keep) -> dict[str, np.ndarray]:
@@ -122,10 +159,10 @@ class Context:
 
         return call
 
-    def caller(self, entry: str) -> Callable[[Any], None]:
+    def caller(self, entry: str, batch: int | None = None) -> Callable[[Any], None]:
         """A function of the C argument array (one pointer per port, NULL for the context's own state) that checks nothing but
         the status: for callers that keep their arrays bound. Raises LibraryError or UsageError when the call fails."""
-        _, function = self._entry(entry)
+        function = self.library.function(entry, batch)
 
         def call(pointers: Any) -> None:
             status = function(self._pointer, pointers)
@@ -181,14 +218,20 @@ class Context:
     def _timed(self, entry: str, args: Arrays, number: int, repeat: int) -> tuple[int, Any, Any]:
         if number < 1 or repeat < 1:
             raise UsageError("benchmark", f"number {number}, repeat {repeat}", "at least 1 each")
-        pointers, _, keep = self._entry(entry)[0].bind(args)
+        if entry not in self.library.entries:
+            raise UsageError("benchmark, entry", repr(entry), f"one of {', '.join(self.library.entries)}")
+        pointers, _, keep = self._entry(entry, args)[0].bind(args)
         return list(self.library.entries).index(entry), pointers, keep
 
-    def _entry(self, name: str) -> tuple[Binder, Callable[..., int]]:
-        try:
-            return self.library.binders[name], self._f.entries[name]
-        except KeyError:
-            raise UsageError("entry", repr(name), f"one of {', '.join(self.library.entries)}") from None
+    def _entry(self, name: str, args: Arrays) -> tuple[Binder, Callable[..., int]]:
+        found = self._forms.get((name, self.library.batch_of(name, args)))
+        return found or self._form(name, args)
+
+    def _form(self, name: str, args: Arrays) -> tuple[Binder, Callable[..., int]]:
+        batch = self.library.batch_of(name, args)
+        ports = self.library.ports(name, batch)
+        found = self._forms[name, batch] = (Binder(name, ports), self.library.function(name, batch))
+        return found
 
     def _live(self) -> int:
         if self._pointer is None:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tilegrad._base.errors import LibraryError, UsageError
 from tilegrad._base.target import Target
 from tilegrad._base.version import __version__
+from tilegrad.runtime import families as family
 from tilegrad.runtime.program import Program
 
-ABI = 1
+ABI = 2
 """Version of the C ABI and of the manifest's form; a loader refuses any other."""
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
@@ -45,12 +46,15 @@ class Port(NamedTuple):
         return f"{self.role} '{self.name}' {self.dtype}[{', '.join(map(str, self.shape))}]"
 
 
-def make(programs: Mapping[str, Program], target: Target, prefix: str, tvm_version: str) -> dict[str, Any]:
+def make(
+    programs: Mapping[str, Program], target: Target, prefix: str, tvm_version: str, families: Mapping[str, family.Family]
+) -> dict[str, Any]:
     """The manifest of a library with these entries.
 
-    Raises UsageError for names that are no C identifiers, and for a state that two entries declare differently.
+    Raises UsageError for names that are no C identifiers, for a state that two entries declare differently, and for a family
+    whose entries do not fit together.
     """
-    _check_names(programs, prefix)
+    _check_names([*programs, *families], prefix)
     states: dict[str, dict[str, Any]] = {}
     entries: dict[str, Any] = {}
     for entry, program in programs.items():
@@ -74,6 +78,7 @@ def make(programs: Mapping[str, Program], target: Target, prefix: str, tvm_versi
         "target": {"arch": target.arch, "triple": target.triple, "features": list(target.features), "threads": target.threads},
         "versions": {"tilegrad": __version__, "tvm": tvm_version},
         "entries": entries,
+        "families": family.described(families, entries),
         "states": list(states.values()),
     }
 
@@ -93,11 +98,11 @@ def ports_of(manifest: Mapping[str, Any]) -> dict[str, tuple[Port, ...]]:
         raise LibraryError("library manifest", f"no proper {e}", "the manifest that export wrote") from e
 
 
-def _check_names(programs: Mapping[str, Program], prefix: str) -> None:
-    if not programs:
+def _check_names(entries: Sequence[str], prefix: str) -> None:
+    if not entries:
         raise UsageError("build", "no programs", "at least one")
     if not _NAME.fullmatch(prefix) or prefix in KEYWORDS or prefix == "tgrt":
         raise UsageError("prefix", repr(prefix), "a C identifier that is no keyword")
-    for entry in programs:
+    for entry in entries:
         if not _NAME.fullmatch(entry) or entry in KEYWORDS.union(FUNCTIONS) or entry.startswith("call_"):
             raise UsageError("entry name", repr(entry), f"a C identifier other than {', '.join(FUNCTIONS)}")

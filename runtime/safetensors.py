@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import mmap
 import os
 import tempfile
 from collections.abc import Mapping
@@ -61,7 +62,7 @@ def load(path: Path) -> dict[str, np.ndarray]:
     return {name: array.copy() for name, array in parse(data, path).items()}
 
 
-def parse(data: bytes, path: Path) -> dict[str, np.ndarray]:
+def parse(data: bytes | mmap.mmap, path: Path) -> dict[str, np.ndarray]:
     """The arrays of a file's content, as read-only views of it; ``path`` is for the error of a damaged one."""
     try:
         n = int.from_bytes(data[:8], "little")
@@ -74,7 +75,7 @@ def parse(data: bytes, path: Path) -> dict[str, np.ndarray]:
         raise LibraryError(f"checkpoint {path}", f"a damaged file: {e}", "a safetensors file") from e
 
 
-def _array(data: bytes, start: int, info: Mapping[str, Any]) -> np.ndarray:
+def _array(data: bytes | mmap.mmap, start: int, info: Mapping[str, Any]) -> np.ndarray:
     dtype = np.dtype("uint16" if info["dtype"] == "BF16" else _TYPES[info["dtype"]])
     first, last = info["data_offsets"]
     shape = tuple(info["shape"])

@@ -5,19 +5,26 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from tilegrad.runtime import families
 from tilegrad.runtime.header import identifiers, typed_parameters
-from tilegrad.runtime.manifest import ports_of
+from tilegrad.runtime.manifest import Port, ports_of
 
 
 def wrapper(manifest: Mapping[str, Any]) -> str:
     """C++11 or later, nothing but the standard library."""
-    methods = []
-    for entry, ports in ports_of(manifest).items():
-        names = identifiers(ports)
-        given = ", ".join(["get()"] + [names[p.name] for p in ports if p.role in ("input", "output")])
-        methods.append(f"  void {entry}({', '.join(typed_parameters(ports))}) {{ check(PREFIX_call_{entry}({given})); }}")
+    entries = ports_of(manifest)
+    methods = [_method(entry, [], ports) for entry, ports in entries.items()]
+    for name, family in families.read(manifest).items():
+        methods.append(_method(name, ["batch"], entries[family.entries[family.sizes[0]]]))
     prefix = manifest["prefix"]
     return _TEXT.replace("METHODS", "\n".join(methods)).replace("PREFIX", prefix).replace("UPPER", prefix.upper())
+
+
+def _method(name: str, batch: list[str], ports: tuple[Port, ...]) -> str:
+    names = identifiers(ports)
+    params = ", ".join([f"std::int64_t {b}" for b in batch] + typed_parameters(ports))
+    given = ", ".join(["get()", *batch] + [names[p.name] for p in ports if p.role in ("input", "output")])
+    return f"  void {name}({params}) {{ check(PREFIX_call_{name}({given})); }}"
 
 
 _TEXT = """\
@@ -26,6 +33,7 @@ _TEXT = """\
 #define UPPER_HPP
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <stdexcept>
 #include <string>

@@ -114,6 +114,7 @@ def compile(
     require_tuned: Annotated[
         bool, typer.Option("--require-tuned", help="Fail if a kernel has no record of its own in the logs.")
     ] = False,
+    c_source: Annotated[bool, typer.Option("--c-source", help="Write the library as one file of plain C, too.")] = False,
 ) -> None:
     """Compile MODEL and export it: library, header, manifest, checksums and parameters. Loading it needs no TVM."""
     from tilegrad import _model
@@ -127,7 +128,7 @@ def compile(
     built = _model.build(found, target, logs, threads)
     if require_tuned:
         built.require_tuned()
-    _model.export(found, built.library, output, states)
+    _model.export(found, built, output, states, c_source)
     more = f"; the rest: tilegrad tune {spec}" if built.untuned() else ""
     typer.echo(f"{built.summary()}{more}", err=True)
     typer.echo(str(output))

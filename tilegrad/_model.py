@@ -136,18 +136,21 @@ def build(found: Any, target: str | None, logs: Any, num_threads: int | None) ->
     if target is logs is num_threads is None and hasattr(found, "build"):
         return found.build
     machine: Any = target or getattr(found, "target", "native")
-    return build_graphs(found.graphs, machine, logs, num_threads)
+    return build_graphs(found.graphs, machine, logs, num_threads, families=getattr(found, "families", {}))
 
 
-def export(found: Any, library: Any, output: Path, states: Path | None) -> None:
-    """Write the package; ``states`` is a safetensors file of values other than the model's own."""
+def export(found: Any, built: Any, output: Path, states: Path | None, c_source: bool = False) -> None:
+    """Write the package of a ``Build``, with ``c_source`` as one file of plain C, too; ``states`` is a safetensors file of values
+    other than the model's own."""
     from tilegrad import runtime
+    from tilegrad.relax_ext.driver import plain_recipe
     from tilegrad.runtime import safetensors
 
     values = dict(found.states)
     if states is not None:
         values |= safetensors.load(states)
-    runtime.export(library, output, values)
+    plain = plain_recipe(built.graphs, built.target, families=built.library.families) if c_source else None
+    runtime.export(built.library, output, values, plain=plain)
 
 
 def explain(found: Any) -> str:

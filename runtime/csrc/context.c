@@ -218,13 +218,17 @@ int tgrt_leave(tgrt_context *ctx, int status) {
   return status;
 }
 
-static int bind_ports(tgrt_context *ctx, const tgrt_entry *entry, void *const *ports) {
+/* With row_bytes the arrays of ports that have rows begin at ``row``. */
+static int bind_ports(tgrt_context *ctx, const tgrt_entry *entry, void *const *ports, const uint64_t *row_bytes, int64_t row) {
   tgrt_value *args = ctx->args + entry->first_arg;
   for (uint32_t i = 0; i < entry->num_ports; ++i) {
     const tgrt_port *port = &entry->ports[i];
     const tgrt_buffer *b = &entry->buffers[port->buffer];
     void *data = ports ? ports[i] : NULL;
-    if (!data) data = own_data(ctx, b);
+    if (!data)
+      data = own_data(ctx, b);
+    else if (row_bytes)
+      data = (unsigned char *)data + (uint64_t)row * row_bytes[i];
     if (!data && b->bytes) {
       tgrt_set_error(ctx, "%s: argument %u ('%s') is NULL", entry->name, (unsigned)i, port->name);
       return TG_ERR_ARGUMENT;
@@ -261,8 +265,30 @@ static int run_calls(tgrt_context *ctx, const tgrt_entry *entry, double *seconds
 int tgrt_run(const tgrt_library *lib, tgrt_context *ctx, uint32_t e, void *const *ports) {
   int status = tgrt_enter(lib, ctx);
   if (status) return status;
-  status = bind_ports(ctx, &lib->entries[e], ports);
+  status = bind_ports(ctx, &lib->entries[e], ports, NULL, 0);
   if (!status) status = run_calls(ctx, &lib->entries[e], NULL);
+  return tgrt_leave(ctx, status);
+}
+
+int tgrt_run_batch(const tgrt_library *lib, tgrt_context *ctx, uint32_t f, int64_t batch, void *const *ports) {
+  int status = tgrt_enter(lib, ctx);
+  if (status) return status;
+  const tgrt_family *family = &lib->families[f];
+  int64_t row = 0;
+  if (batch >= 1 && batch <= family->batches[0])
+    for (uint32_t i = 0; i < family->num_entries; ++i) {
+      const tgrt_entry *entry = &lib->entries[family->entries[i]];
+      const int64_t rows = family->batches[i];
+      while (!status && (family->any_batch ? batch - row >= rows : batch == rows && row == 0)) {
+        status = bind_ports(ctx, entry, ports, family->row_bytes, row);
+        if (!status) status = run_calls(ctx, entry, NULL);
+        row += rows;
+      }
+    }
+  if (row == 0) {
+    tgrt_set_error(ctx, "%s: a batch of %lld; there are %s", family->name, (long long)batch, family->text);
+    status = TG_ERR_ARGUMENT;
+  }
   return tgrt_leave(ctx, status);
 }
 
@@ -273,7 +299,7 @@ int tgrt_benchmark(const tgrt_library *lib, tgrt_context *ctx, uint32_t e, void 
     tgrt_set_error(ctx, "benchmark: entry, number or repeat out of range");
     return tgrt_leave(ctx, TG_ERR_ARGUMENT);
   }
-  status = bind_ports(ctx, &lib->entries[e], ports);
+  status = bind_ports(ctx, &lib->entries[e], ports, NULL, 0);
   for (int r = 0; r < repeat && !status; ++r) {
     double before = tgrt_now();
     for (int n = 0; n < number && !status; ++n) status = run_calls(ctx, &lib->entries[e], NULL);
@@ -289,7 +315,7 @@ int tgrt_profile(const tgrt_library *lib, tgrt_context *ctx, uint32_t e, void *c
     tgrt_set_error(ctx, "profile: entry or repeat out of range");
     return tgrt_leave(ctx, TG_ERR_ARGUMENT);
   }
-  status = bind_ports(ctx, &lib->entries[e], ports);
+  status = bind_ports(ctx, &lib->entries[e], ports, NULL, 0);
   for (int r = 0; r < repeat && !status; ++r) status = run_calls(ctx, &lib->entries[e], seconds + (size_t)r * lib->entries[e].num_calls);
   return tgrt_leave(ctx, status);
 }

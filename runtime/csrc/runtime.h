@@ -7,7 +7,10 @@
 #include <stdint.h>
 
 /* TG_AMALGAMATION: everything is one C file, written by export for toolchains that want source. */
-#if defined(TG_AMALGAMATION)
+#if defined(TG_AMALGAMATION) && defined(__GNUC__)
+#define TG_HIDDEN static __attribute__((unused))
+#define TG_PUBLIC
+#elif defined(TG_AMALGAMATION)
 #define TG_HIDDEN static
 #define TG_PUBLIC
 #elif defined(__GNUC__)
@@ -78,6 +81,16 @@ typedef struct {
 
 typedef struct {
   const char *name;
+  const uint32_t *entries;   /* largest batch first */
+  const int64_t *batches;    /* of each of them */
+  const uint64_t *row_bytes; /* of every port for one element of the batch; 0: a port without rows */
+  const char *text;          /* which batches there are */
+  uint32_t num_entries;
+  uint8_t any_batch; /* every batch up to the largest, entry after entry; otherwise those of the entries only */
+} tgrt_family;
+
+typedef struct {
+  const char *name;
   const char *dtype; /* as in the manifest: "float32" */
   const int64_t *shape;
   int32_t ndim;
@@ -92,6 +105,7 @@ typedef struct {
   const char *features; /* CPU features that the kernels use, LLVM's names, comma-separated */
   const tgrt_entry *entries;
   const tgrt_state *states;
+  const tgrt_family *families;
   uint32_t num_entries, num_states, num_args;
   uint64_t state_bytes, arena_bytes;
 } tgrt_library;
@@ -117,6 +131,7 @@ TG_HIDDEN int tgrt_context_destroy(const tgrt_library *lib, tgrt_context *ctx);
 TG_HIDDEN const char *tgrt_last_error(const tgrt_library *lib, const tgrt_context *ctx);
 TG_HIDDEN int tgrt_num_threads(const tgrt_library *lib, const tgrt_context *ctx);
 TG_HIDDEN int tgrt_run(const tgrt_library *lib, tgrt_context *ctx, uint32_t entry, void *const *ports);
+TG_HIDDEN int tgrt_run_batch(const tgrt_library *lib, tgrt_context *ctx, uint32_t family, int64_t batch, void *const *ports);
 TG_HIDDEN int tgrt_benchmark(const tgrt_library *lib, tgrt_context *ctx, uint32_t entry, void *const *ports, int number, int repeat,
                            double *seconds);
 TG_HIDDEN int tgrt_profile(const tgrt_library *lib, tgrt_context *ctx, uint32_t entry, void *const *ports, int repeat, double *seconds);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -88,6 +89,26 @@ def test_a_file_that_fails_names_the_line(tmp_path: Path, text: str, match: str)
     (tmp_path / "m.py").write_text(text)
     with pytest.raises(ModelImportError, match=match):
         _model.load(_model.Spec.parse(f"{tmp_path}/m.py:f"))
+
+
+def test_c_source_compiles_without_warnings(tmp_path: Path, rng: np.random.Generator) -> None:
+    """The C file alone stands for the library, with the same numbers."""
+    from tilegrad import runtime
+    from tilegrad.runtime import safetensors
+
+    (tmp_path / "g.tgraph").write_text(affine().dumps())
+    states = {"W": rng.standard_normal((3, 5), dtype=np.float32), "b": rng.standard_normal(5, dtype=np.float32)}
+    safetensors.save(tmp_path / "p.safetensors", states, dict.fromkeys(states, "float32"))
+    done = tilegrad("compile", "g.tgraph", "-o", "out", "--no-logs", "--states", "p.safetensors", "--c-source", cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "out\n", "")
+    out = tmp_path / "out"
+    x = rng.standard_normal((4, 3), dtype=np.float32)
+    x.tofile(out / "x.bin")
+    command = ["cc", "-O2", "-std=c11", "-Wall", "-Wextra", "-Werror", "main.c", "tg.c", "-lm", "-lpthread", "-o", "main"]
+    built = subprocess.run(command, cwd=out, capture_output=True, text=True)
+    assert built.returncode == 0, built.stderr
+    text = subprocess.run(["./main", "1", "x.bin"], cwd=out, capture_output=True, text=True, check=True).stdout
+    np.testing.assert_allclose(float(text.split()[1]), runtime.load(out)(x).flat[0], rtol=1e-5)
 
 
 def test_compile_and_run_a_graph_file(tmp_path: Path, rng: np.random.Generator) -> None:

@@ -93,10 +93,14 @@ def test_size_limit_and_clear(kit, own_cache, monkeypatch):
     cache.trim()
     assert [p for p in own_cache.rglob("*") if p.is_file()] == [library]  # what was used last stays
     assert cache.clear().files == 1 and cache.info().files == 0
-    monkeypatch.undo()
-    monkeypatch.setenv("TILEGRAD_CACHE_LIMIT_MB", "much")
-    with pytest.raises(UsageError, match="TILEGRAD_CACHE_LIMIT_MB.*much"):
-        cache.info()
+
+
+@pytest.mark.parametrize("wrong", ["abc", "-1", "1.5", "\u00b2"])
+def test_a_size_limit_that_is_none(kit, own_cache, monkeypatch, wrong):
+    monkeypatch.setenv("TILEGRAD_CACHE_LIMIT_MB", wrong)
+    for use in (cache.info, lambda: build(kit)):
+        with pytest.raises(UsageError, match=f"TILEGRAD_CACHE_LIMIT_MB.*{wrong}.*a whole number of mebibytes"):
+            use()
 
 
 def test_unwritable_cache_is_an_error(kit, tmp_path, monkeypatch):

@@ -2,32 +2,16 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
-from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tests.emulation import cross_compiler, emulator
 from tilegrad import runtime
 from tilegrad._base.errors import LibraryError
 from tilegrad._base.target import Target
 from tilegrad.runtime import elf, toolchain
-
-
-def emulator(arch):
-    """qemu's user emulator for ``arch``; Debian has it in qemu-user."""
-    for name in (f"qemu-{arch}", f"qemu-{arch}-static"):
-        if path := shutil.which(name):
-            return path
-    return pytest.skip(f"platform: no qemu-{arch}: apt install qemu-user")
-
-
-def cross_compiler(target):
-    try:
-        return toolchain.find(target).command
-    except LibraryError as e:
-        return pytest.skip(f"platform: {e}")
 
 
 @pytest.mark.parametrize("arch", ["aarch64", "riscv64"])
@@ -44,8 +28,7 @@ def test_training_step_on_another_machine(kit, data, tmp_path, arch, form):
     command = [*compiler, "-O1", "main.c", *links, "-lm", "-lpthread", "-o", "main"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    root = Path(f"/usr/{arch}-linux-gnu")
-    run = [qemu, "-L", str(root), "-E", f"LD_LIBRARY_PATH={tmp_path}:{root}/lib", "./main", str(kit.steps), "x.bin", "y.bin"]
+    run = [*qemu, "-E", f"LD_LIBRARY_PATH={tmp_path}:/usr/{arch}-linux-gnu/lib", "./main", str(kit.steps), "x.bin", "y.bin"]
     done = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     losses = [float(line.split()[1]) for line in done.stdout.splitlines()]

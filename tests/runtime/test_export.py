@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import shutil
@@ -17,7 +16,7 @@ import pytest
 from tilegrad import runtime
 from tilegrad._base.errors import DTypeError, LibraryError, ShapeError, UsageError
 from tilegrad.runtime import builder, contents, header, package, safetensors
-from tilegrad.runtime.program import Buffer, Call
+from tilegrad.runtime.families import Family
 
 C = Path(__file__).parent / "c"
 STRICT = ("-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic")
@@ -391,25 +390,23 @@ def test_checkpoints_that_do_not_fit(exported, data, tmp_path):
     assert np.array_equal(loaded.state("w"), before)
 
 
-def test_several_shapes_over_the_same_states(kit, data, tmp_path):
-    """``evaluate`` for 32 rows and, as ``evaluate_1``, errors for 4 x 8 rows: the shape of x chooses."""
-    evaluate = kit.regression["evaluate"]
-    half = kit.program(
-        "evaluate_1", ("x", "y", "w", "e"),
-        [("x", (32, 5), "float32", "input"), ("y", (32,), "float32", "input"), ("w", (5,), "float32", "state"),
-         ("e", (4, 8), "float32", "output")], [],
-    )  # fmt: skip
-    rows = {n: dataclasses.replace(half.buffers[n], shape=s) for n, s in {"x": (4, 8, 5), "y": (4, 8)}.items()}
-    views = {n + "v": Buffer(n + "v", s, "float32", "view", view_of=n) for n, s in {"x": (32, 5), "y": (32,), "e": (32,)}.items()}
-    half = dataclasses.replace(half, buffers={**half.buffers, **rows, **views}, calls=(Call("error", ("xv", "yv", "w", "ev")),))
-    library = runtime.build({"evaluate": evaluate, "evaluate_1": half}, kit.regression_kernels, kit.target, prefix="two")
-    loaded = runtime.load(runtime.export(library, tmp_path, {"w": np.ones(5, "f4")}))
-    expected = data.x.astype("f8").sum(1) - data.y
-    np.testing.assert_allclose(loaded.call("evaluate", data.x, data.y), np.mean(expected**2), rtol=1e-5)
-    got = loaded.call("evaluate", data.x.reshape(4, 8, 5), data.y.reshape(4, 8))
-    np.testing.assert_allclose(got, expected.reshape(4, 8), rtol=1e-4, atol=1e-4)
-    with pytest.raises(ShapeError, match=r"\(31, 5\), \(31,\), expected .*\(32, 5\), \(32,\)"):
-        loaded.call("evaluate", data.x[:31], data.y[:31])
+def test_families_must_fit(kit):
+    """Entries of a family differ in the first axis alone; any batch needs a size of 1 and outputs with rows."""
+
+    def build(any_batch, **sizes):
+        families = {"both": Family({int(n[1:]): e for n, e in sizes.items()}, any_batch)}
+        return runtime.build(kit.regression, kit.regression_kernels, kit.target, prefix="regress", families=families)
+
+    for make, message in (
+        (lambda: build(False, n32="step", n16="evaluate"), "'both'.*ports that differ for batches 16 or 32"),
+        (lambda: build(True, n32="evaluate"), "a size of 1"),
+        (lambda: build(False, n7="evaluate"), "first axis"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            make()
+    with pytest.raises(UsageError, match="'step'.*the name of an entry"):
+        families = {"step": Family({32: "evaluate"})}
+        runtime.build(kit.regression, kit.regression_kernels, kit.target, prefix="regress", families=families)
 
 
 def test_wrong_calls_of_a_loaded_package(exported, data):

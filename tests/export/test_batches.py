@@ -1,0 +1,211 @@
+"""Several batch sizes over the same parameters in one package: called by the batch from Python and from C."""
+
+from __future__ import annotations
+
+import subprocess
+
+import numpy as np
+import pytest
+
+import tilegrad as tg
+from tests.export.models import STRICT
+from tilegrad import nn
+from tilegrad._base.errors import ShapeError, UsageError
+
+SIZES = (1, 4, 16)
+F = nn.functional
+
+
+def mlp():
+    tg.manual_seed(3)
+    return nn.Sequential(nn.Linear(9, 8), nn.ReLU(), nn.Linear(8, 5))
+
+
+@pytest.fixture(scope="module")
+def batch():
+    rng = np.random.default_rng(2)
+    return rng.standard_normal((16, 9)).astype("f4"), rng.integers(0, 5, 16)
+
+
+def training_step(batch, **options):
+    model = mlp()
+    x, y = batch
+    return tg.compile_step(
+        model, F.cross_entropy, tg.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), [x, y], logs=[], **options
+    )
+
+
+@pytest.fixture(scope="module")
+def several(batch, tmp_path_factory):
+    """A training step for three batch sizes, and its package."""
+    step = training_step(batch, batch_sizes=SIZES)
+    return step, step.export(tmp_path_factory.mktemp("several"), prefix="several")
+
+
+@pytest.fixture(scope="module")
+def upto(batch, tmp_path_factory):
+    """A model for up to 16 rows, and its package."""
+    compiled = tg.compile(mlp(), [batch[0]], logs=[], max_batch=16)
+    return compiled, compiled.export(tmp_path_factory.mktemp("upto"), prefix="upto", c_source=True)
+
+
+def test_each_size_trains_as_if_compiled_alone(several, batch):
+    """One run through all sizes, on the same parameters and momentum."""
+    step, loaded = several[0], tg.load(several[1])
+    x, y = batch
+    alone = training_step(batch)
+    for n in (*SIZES, *reversed(SIZES)):
+        expected = alone(x[:n], y[:n])
+        assert step(x[:n], y[:n]) == expected == loaded.step(x[:n], y[:n])
+        loss, prediction = loaded.evaluate(x[:n], y[:n])
+        assert loss == alone.evaluate(x[:n], y[:n])[0]
+        assert np.array_equal(prediction, alone.predict(x[:n])) and np.array_equal(prediction, loaded.predict(x[:n]))
+    assert all(np.array_equal(loaded.state(name), a) for name, a in alone.states.items())
+
+
+def test_an_unknown_batch_is_refused_with_those_there_are(several, batch):
+    loaded = tg.load(several[1])
+    x, y = batch
+    for call in (loaded.step, loaded.evaluate):
+        with pytest.raises(ShapeError, match=r"'(step|evaluate)': got a batch of 5, expected 1, 4 or 16"):
+            call(x[:5], y[:5])
+    with pytest.raises(ShapeError, match=r"input 'target'.*\(3,\).*\(4,\)"):
+        loaded.step(x[:4], y[:3])
+    with pytest.raises(UsageError, match="'stop'.*step, evaluate, predict, step_16"):
+        loaded.call("stop", x)
+
+
+@pytest.mark.parametrize("n", [1, 2, 7, 15, 16])
+def test_any_batch_up_to_the_largest(upto, batch, n):
+    compiled, folder = upto
+    x = batch[0][:n]
+    loaded = tg.load(folder)
+    y = loaded(x)
+    assert y.shape == (n, 5) and np.array_equal(y, compiled(x))
+    np.testing.assert_allclose(y, tg.compile(compiled.function, [x], logs=[])(x), rtol=1e-5, atol=1e-6)
+
+
+def test_rows_beyond_the_batch_are_neither_read_nor_written(upto, batch):
+    """The arrays end in memory that the call must leave alone."""
+    loaded = tg.load(upto[1])
+    memory = np.full((16, 5), 7, "f4")
+    loaded.run("run", {"x": batch[0][:7], "output": memory[:7]})
+    assert np.all(memory[7:] == 7) and np.array_equal(memory[:7], loaded(batch[0][:7]))
+    for n in (0, 17):
+        with pytest.raises(ShapeError, match=f"a batch of {n}, expected 1 to 16"):
+            loaded(np.zeros((n, 9), "f4"))
+
+
+C_PROGRAM = """
+#include "NAME.h"
+#include <stdio.h>
+int main(void) {
+  static float x[16 * 9], y[16 * 5];
+  NAME_context *ctx = NAME_context_create(0);
+  FILE *file = fopen("x.bin", "rb");
+  if (!ctx || NAME_load(ctx, "parameters.safetensors") || !file || fread(x, sizeof *x, 16 * 9, file) != 16 * 9) return 1;
+  fclose(file);
+  for (int n = 0; n < 18; ++n) {
+    if (NAME_call_ENTRY(ctx, n, x, y)) printf("%s\\n", NAME_last_error(ctx));
+    else for (int i = 0; i < n * 5; ++i) printf("%.9g%c", (double)y[i], i + 1 < n * 5 ? ' ' : '\\n');
+  }
+  return NAME_context_destroy(ctx);
+}
+"""
+
+
+@pytest.mark.parametrize("form", ["shared", "static", "source"])
+@pytest.mark.parametrize("kind", ["several", "upto"])
+def test_from_c(kind, form, batch, request):
+    _, folder = request.getfixturevalue(kind)
+    if (kind, form) == ("several", "source"):
+        pytest.skip("platform: one kind as source is enough")
+    entry, taken = {"several": ("predict", SIZES), "upto": ("run", range(1, 17))}[kind]
+    (folder / "call.c").write_text(C_PROGRAM.replace("NAME", kind).replace("ENTRY", entry))
+    batch[0].tofile(folder / "x.bin")
+    links = {"shared": ["-L.", f"-l{kind}", "-Wl,-rpath,."], "static": [f"lib{kind}.a"], "source": [f"{kind}.c"]}[form]
+    command = ["cc", "-O2", "-std=c11", *STRICT, "call.c", *links, "-lm", "-lpthread", "-o", f"call_{form}"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    lines = subprocess.run([f"./call_{form}"], cwd=folder, capture_output=True, text=True, check=True).stdout.splitlines()
+    loaded = tg.load(folder)
+    for n, line in enumerate(lines):
+        if n in taken:
+            got, expected = np.array(line.split(), "f4").reshape(n, 5), loaded.call(entry, batch[0][:n])
+            assert np.array_equal(got, expected) if form != "source" else np.allclose(got, expected, 1e-5, 1e-6)
+        else:
+            assert line == f"{entry}: a batch of {n}; there are {'1, 4 or 16' if kind == 'several' else '1 to 16'}"
+    assert len(lines) == 18
+
+
+def test_the_wrapper_for_cpp(several):
+    _, folder = several
+    (folder / "wrap.cpp").write_text(
+        '#include "several.hpp"\nint main() {\n  several::Context c;\n  float x[16 * 9] = {}, y[16 * 5];\n  c.predict(4, x, y);\n'
+        "  try { c.predict(5, x, y); } catch (const several::Error &e) { return e.code == SEVERAL_ERR_ARGUMENT ? 0 : 2; }\n"
+        "  return 1;\n}\n"
+    )
+    command = ["c++", "-std=c++11", *STRICT, "wrap.cpp", "-L.", "-lseveral", "-Wl,-rpath,.", "-o", "wrap"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    subprocess.run(["./wrap"], cwd=folder, check=True)
+
+
+X = np.ones((8, 6), "f4")
+MIXING = {
+    "a mean over the batch": (lambda x: x - x.mean(0), "'x_red'"),
+    "a softmax along the batch": (lambda x: x.softmax(0), "softmax"),
+    "rows that move": (lambda x: tg.roll(x, 1, 0), "strided_slice"),
+    "products of rows with rows": (lambda x: x @ x.T, "matmul"),
+    "a running sum": (lambda x: tg.cumsum(x, 0), "cannot be looked into"),
+    "a sum": (lambda x: x.sum(), "'x_red'"),
+    "an output that lies across": (lambda x: (x * 2).T, "first axis"),
+}
+
+
+@pytest.mark.parametrize("name", MIXING)
+def test_models_that_mix_rows_are_refused(name):
+    function, what = MIXING[name]
+    with pytest.raises(UsageError, match=rf"max_batch.*{what}.*batch_sizes="):
+        tg.compile(function, [X], logs=[], max_batch=2)
+
+
+def test_batch_normalisation_is_refused_in_training_only():
+    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2))
+    x = np.random.default_rng(0).standard_normal((2, 1, 5, 5)).astype("f4")
+    with pytest.raises(UsageError, match="mixes rows of the batch"):
+        tg.compile(model, [x], logs=[], max_batch=2)
+    compiled = tg.compile(model.eval(), [x], logs=[], max_batch=2)
+    np.testing.assert_allclose(compiled(x), model(x).numpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_rows_are_followed_through_a_transformer():
+    """Embedding, attention over heads and tokens, layer normalisation, reshapes that join batch and tokens."""
+    tg.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(8, 2, 8, dropout=0.0, batch_first=True)
+    model = nn.Sequential(nn.Embedding(11, 8), layer, nn.Linear(8, 3)).eval()
+    tokens = np.random.default_rng(0).integers(0, 11, (3, 4))
+    compiled = tg.compile(model, [tokens], logs=[], max_batch=2)
+    for n in (1, 2):
+        np.testing.assert_allclose(compiled(tokens[:n]), model(tokens[:n]).numpy(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batch_sizes": (1, 8), "max_batch": 8}, "'batch_sizes' and 'max_batch'.*both"),
+        ({"batch_sizes": ()}, r"'batch_sizes'.*\[\].*distinct"),
+        ({"batch_sizes": (8, 8)}, r"'batch_sizes'.*distinct"),
+        ({"batch_sizes": (0, 8)}, r"'batch_sizes'.*at least 1"),
+        ({"max_batch": 0}, "'max_batch'.*at least 1"),
+        ({"max_batch": 2.5}, "'max_batch'.*whole numbers"),
+    ],
+)
+def test_bad_sizes(options, message):
+    with pytest.raises(UsageError, match=message):
+        tg.compile(lambda x: x, [X], **options)
+
+
+def test_an_example_without_a_batch():
+    with pytest.raises(UsageError, match=r"example_inputs.*first axis is the batch"):
+        tg.compile(lambda x: x, [np.float32(1)], max_batch=4)
