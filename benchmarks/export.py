@@ -6,6 +6,7 @@ The MLP is that of benchmarks.train_step (784-512-512-10, batch 128, SGD); calls
 (relu of 64 numbers, one thread), so that what is seen is the call. ``load_first_call_ms`` counts from before ``tg.load``
 to after the first step, checksums included; importing NumPy is not counted. ``rss_vs_torch`` is the peak resident memory
 of a Python process that loads and trains the MLP over that of one that trains it in PyTorch; below 1 is less memory.
+``any_batch_vs_static`` is the speed of an inference entry for up to 64 rows at 64 rows over that of the static entry.
 ``needs`` are the libraries that the exported one is linked with.
 """
 
@@ -62,6 +63,25 @@ def us(f, n=2000):
         times.append((time.perf_counter() - start) / n * 1e6)
     return statistics.median(times)
 print(us(lambda: m.run(entry, args)), us(prepared))
+"""
+
+ANY_BATCH = """
+import statistics, time, numpy as np, tilegrad as tg
+n = tg.nn
+net = n.Sequential(n.Linear(784, 512), n.ReLU(), n.Linear(512, 512), n.ReLU(), n.Linear(512, 10))
+x = np.random.default_rng(0).standard_normal((64, 784), dtype=np.float32)
+calls = []
+for options in ({}, {"max_batch": 64}):
+    compiled = tg.compile(net, [x], **options)
+    arguments = compiled.bound("run").arguments([x])
+    calls.append(compiled._context.prepare("run", arguments))
+times = [[], []]
+for _ in range(60):
+    for call, all in zip(calls, times):
+        start = time.perf_counter()
+        for _ in range(10): call()
+        all.append(time.perf_counter() - start)
+print(statistics.median(times[0]) / statistics.median(times[1]))
 """
 
 LOAD = """
@@ -150,6 +170,7 @@ def main() -> None:
         library = next(mlp.glob("*.so"))
         first_ms, rss = median(LOAD, mlp, threads=args.threads, times=times)
         run_us, prepared_us = python(CALL_PYTHON, one)
+        (any_batch,) = python(ANY_BATCH, threads=args.threads)
         summary: dict[str, Any] = {
             "mlp_lib_kb": round(library.stat().st_size / 1024, 1),
             "needs": needs(library),
@@ -157,6 +178,7 @@ def main() -> None:
             "call_us_c": round(call_us_c(one), 3),
             "call_us_python": round(run_us, 2),
             "call_us_python_prepared": round(prepared_us, 2),
+            "any_batch_vs_static": round(any_batch, 3),
             "one_kernel_lib_kb": round(next(one.glob("*.so")).stat().st_size / 1024, 1),
             "rss_mb": round(rss, 1),
         }
@@ -165,7 +187,7 @@ def main() -> None:
         summary |= {"torch_rss_mb": round(torch_rss, 1), "rss_vs_torch": round(rss / torch_rss, 3)}
     except subprocess.CalledProcessError:
         summary |= {"missing": {"torch": "PyTorch is not installed"}}
-    for key in ("mlp_lib_kb", "load_first_call_ms", "call_us_c", "call_us_python", "rss_vs_torch"):
+    for key in ("mlp_lib_kb", "load_first_call_ms", "call_us_c", "call_us_python", "any_batch_vs_static", "rss_vs_torch"):
         if key in summary:
             emit({"measure": key, "value": summary[key]}, args.json)
     emit({"summary": {"threads": args.threads, **summary, "machine": machine()}}, args.json)

@@ -7,14 +7,14 @@ is good when every element that it writes reads elements of its own row only; th
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from tilegrad._base.errors import UsageError
-from tilegrad._base.tvm import ir, tirx, tvm
+from tilegrad._base.tvm import ir, s_tir, tirx, tvm
 from tilegrad.runtime.program import Call, Program
-from tilegrad.schedules.stages import Stage, id_of, loads, stages
+from tilegrad.schedules.stages import id_of, loads, substitute
 
 
 @dataclass(frozen=True)
@@ -52,21 +52,19 @@ class _Follow:
 
     def _call(self, call: Call) -> None:
         func = self.program.kernels[call.kernel]
-        known: dict[int, Place | None] = {id_of(p): self._seen(a) for p, a in zip(func.params, call.args, strict=True)}
-        outs = list(zip(func.params, call.args, strict=True))[len(call.args) - call.num_outputs :]
-        if all(known[id_of(p)] is None for p, a in zip(func.params, call.args, strict=True) if (p, a) not in outs):
-            places: list[Place | None] = [None for _ in outs]
-        else:
-            parts = stages(func)
-            if parts is None:
-                raise _mixed(f"kernel '{call.kernel}', which cannot be looked into")
-            for stage in parts:
-                known[id_of(stage.buffer)] = _place(stage, known, self.batch, call.kernel)
-            places = [known[id_of(p)] for p, _ in outs]
-        for (_, name), place in zip(outs, places, strict=True):
+        args = list(zip(func.params, call.args, strict=True))
+        ins, outs = args[: len(args) - call.num_outputs], args[len(args) - call.num_outputs :]
+        known: dict[int, Place | None] = {id_of(p): self._seen(a) for p, a in ins}
+        if any(known.values()):
+            where = f"kernel '{call.kernel}'"
+            found = list(_stores(func.body, {}, (), where))
+            for verified in (False, True):  # a kernel may read what it writes itself, before and after
+                for store in found:
+                    _take(store, known, self.batch, verified, where)
+        for p, name in outs:
             if self.program.buffers[name].role in ("state", "hyper"):
                 raise _mixed(f"an update of the state '{name}'")
-            self._wrote(name, place)
+            self._wrote(name, known.get(id_of(p)))
 
     def _seen(self, name: str) -> Place | None:
         """The place in a buffer, or in the shape that a view gives it."""
@@ -92,28 +90,71 @@ class _Follow:
         raise _mixed(f"the reshape from {old} to {new}")
 
 
-def _place(stage: Stage, known: Mapping[int, Place | None], batch: int, kernel: str) -> Place | None:
-    """The place in what a stage writes."""
+@dataclass(frozen=True)
+class _Store:
+    """``buffer[indices] = value`` for all values of variables below their extents; ``reads`` are the loads it depends on."""
+
+    buffer: Any
+    indices: Sequence[Any]
+    reads: tuple[Any, ...]
+    extents: Mapping[Any, Any]
+
+
+def _stores(stmt: Any, extents: Mapping[Any, Any], reads: tuple[Any, ...], where: str) -> Iterator[_Store]:
+    """Every store under a statement; ``reads`` decide whether it is reached."""
+    if isinstance(stmt, tirx.SeqStmt):
+        values: dict[Any, Any] = {}
+        for s in stmt.seq:
+            part = substitute(s, values) if values else s
+            if isinstance(part, tirx.Bind):
+                values[part.var] = part.value
+            else:
+                yield from _stores(part, extents, reads, where)
+    elif isinstance(stmt, tirx.For):
+        yield from _stores(stmt.body, {**extents, stmt.loop_var: (stmt.min, stmt.extent)}, (*reads, *loads(stmt.extent)), where)
+    elif isinstance(stmt, tirx.AttrStmt):
+        yield from _stores(stmt.body, extents, reads, where)
+    elif isinstance(stmt, tirx.IfThenElse):
+        reads = (*reads, *loads(stmt.condition))
+        for s in (stmt.then_case, stmt.else_case):
+            if s is not None:
+                yield from _stores(s, extents, reads, where)
+    elif isinstance(stmt, s_tir.SBlockRealize):
+        inner = {**extents, **{i.var: (i.dom.min, i.dom.extent) for i in stmt.block.iter_vars}}
+        for s in (stmt.block.init, stmt.block.body):
+            if s is not None:
+                yield from _stores(s, inner, (*reads, *loads(stmt.predicate)), where)
+    elif isinstance(stmt, tirx.BufferStore):
+        inside = (e for part in (stmt.value, *stmt.indices) for e in loads(part))
+        yield _Store(stmt.buffer, stmt.indices, (*reads, *inside), extents)
+    elif not isinstance(stmt, tirx.AllocBuffer):
+        raise _mixed(f"{where}, whose {type(stmt).__name__} cannot be looked into")
+
+
+def _take(store: _Store, known: dict[int, Place | None], batch: int, verified: bool, where: str) -> None:
+    """Note the place in the buffer that is written, or verify that all that is read is of the same row."""
     prover = tvm.sym.Analyzer()
-    for i in (*stage.spatial, *stage.reduce):
-        prover.bind(i.var, ir.Range(tirx.const(0, i.var.ty.dtype), tirx.const(i.extent, i.var.ty.dtype)))
-    row: Any = None
-    for load in [e for e in loads(stage.body) if not e.source.same_as(stage.buffer)]:
-        place = known[id_of(load.source)]
-        if place is None:
-            continue
-        own = tirx.floordiv(load.indices[place.dim], tirx.const(place.unit, load.indices[place.dim].ty.dtype))
-        if row is not None and not prover.can_prove_equal(row, own):
-            raise _mixed(f"operator '{stage.name}' of kernel '{kernel}'")
-        row = own if row is None else row
-    if row is None:
-        return None
-    for dim, i in enumerate(stage.spatial):
-        if i.extent % batch == 0:
-            unit = i.extent // batch
-            if prover.can_prove_equal(tirx.floordiv(i.var, tirx.const(unit, i.var.ty.dtype)), row):
-                return Place(dim, unit)
-    raise _mixed(f"operator '{stage.name}' of kernel '{kernel}'")
+    for var, (start, extent) in store.extents.items():
+        prover.bind(var, ir.Range.from_min_extent(start, extent))
+    rows = [_row(e.indices, place) for e in store.reads if (place := known.get(id_of(e.source))) is not None]
+    if not rows:
+        known.setdefault(id_of(store.buffer), None)
+        return
+    fits = [
+        Place(dim, unit)
+        for dim, extent in enumerate(store.buffer.shape)
+        if (unit := int(extent) // batch) * batch == int(extent)
+        and all(prover.can_prove_equal(_row(store.indices, Place(dim, unit)), row) for row in rows)
+    ]
+    before = known.get(id_of(store.buffer))
+    if not fits or (verified and before not in fits):
+        raise _mixed(f"{where}, in what it writes to '{store.buffer.name}'")
+    known[id_of(store.buffer)] = before or fits[0]
+
+
+def _row(indices: Sequence[Any], place: Place) -> Any:
+    index = indices[place.dim]
+    return tirx.floordiv(index, tirx.const(place.unit, index.ty.dtype))
 
 
 def _mixed(what: str) -> UsageError:

@@ -1,4 +1,4 @@
-"""qemu and a cross compiler for tests of other machines: ``make test`` installs them where it may. Under CI their absence fails."""
+"""qemu and a cross compiler for tests of other machines: ``make test`` installs them where it may. CI=1: absence fails."""
 
 from __future__ import annotations
 

@@ -153,11 +153,13 @@ def test_the_wrapper_for_cpp(several):
 
 X = np.ones((8, 6), "f4")
 MIXING = {
-    "a mean over the batch": (lambda x: x - x.mean(0), "'x_red'"),
+    "a mean over the batch": (lambda x: x - x.mean(0), "mean.*'x_red'"),
     "a softmax along the batch": (lambda x: x.softmax(0), "softmax"),
     "rows that move": (lambda x: tg.roll(x, 1, 0), "strided_slice"),
     "products of rows with rows": (lambda x: x @ x.T, "matmul"),
-    "a running sum": (lambda x: tg.cumsum(x, 0), "cannot be looked into"),
+    "a running sum": (lambda x: tg.cumsum(x, 0), "scan"),
+    "the largest of a column": (lambda x: tg.argmax(x, 0), "argmax"),
+    "rows chosen by their values": (lambda x: x[tg.argmax(x, 1)], "take|gather"),
     "a sum": (lambda x: x.sum(), "'x_red'"),
     "an output that lies across": (lambda x: (x * 2).T, "first axis"),
 }
@@ -168,6 +170,17 @@ def test_models_that_mix_rows_are_refused(name):
     function, what = MIXING[name]
     with pytest.raises(UsageError, match=rf"max_batch.*{what}.*batch_sizes="):
         tg.compile(function, [X], logs=[], max_batch=2)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [lambda x: x.softmax(1), lambda x: tg.argmax(x, 1), lambda x: tg.cumsum(x, 1), lambda x: x.mean(1)],
+)
+def test_rows_may_be_worked_on_each_by_itself(function):
+    x = np.random.default_rng(1).standard_normal((2, 6)).astype("f4")
+    compiled = tg.compile(function, [x], logs=[], max_batch=2)
+    for n in (1, 2):
+        np.testing.assert_allclose(compiled(x[:n]), np.asarray(function(tg.tensor(x)))[:n], rtol=1e-6)
 
 
 def test_batch_normalisation_is_refused_in_training_only():
