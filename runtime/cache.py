@@ -69,7 +69,11 @@ def content(path: Path) -> bytes:
 
 
 def put(name: str, data: bytes) -> Path:
-    """Store ``data`` and return its file. Raises LibraryError when the disk is full or the folder not writable."""
+    """Store ``data`` and return its file.
+
+    Raises LibraryError when the disk is full or the folder not writable, UsageError for a limit that is no number.
+    """
+    _limit_bytes()
     path = settings.cache_dir() / name
     temp = None
     try:

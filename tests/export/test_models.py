@@ -22,6 +22,11 @@ def test_c_python_and_pytorch_agree(exported, tmp_path):
     as_built = np.array([float(exported.step(exported.x, exported.y)) for _ in range(STEPS)], "f4")
     assert np.array_equal(in_c, in_python) and np.array_equal(in_python, as_built)
     np.testing.assert_allclose(in_python, exported.losses, rtol=1e-5)
+    for got, expected in (
+        (loaded.evaluate(exported.x, exported.y), exported.step.evaluate(exported.x, exported.y)),
+        ((loaded.predict(exported.x),), (exported.step.predict(exported.x),)),
+    ):
+        assert all(np.array_equal(a, b) for a, b in zip(got, expected, strict=True))
     # the checkpoint that C saved continues in Python, bit for bit
     continued = tg.load(exported.folder)
     continued.restore(folder / "checkpoint.safetensors")
@@ -41,7 +46,7 @@ def test_plain_c_source(package, tmp_path, name):
         np.testing.assert_allclose(losses, made.losses, rtol=1e-5)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", ["mlp", *(pytest.param(n, marks=pytest.mark.long) for n in MODELS if n != "mlp")])
 def test_the_same_losses_on_aarch64(tmp_path, name):
     target = Target.parse("aarch64-linux-gnu", threads=2)
     compiler, qemu = cross_compiler(target), emulator("aarch64")
