@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -34,7 +35,7 @@ class Batches:
             got = "no inputs" if not example else f"a first input of shape {example[0].shape}"
             raise UsageError(f"{what}, argument 'example_inputs'", got, "a first input whose first axis is the batch")
         name = "max_batch" if batch_sizes is None else "batch_sizes"
-        given = [max_batch] if batch_sizes is None else list(batch_sizes)
+        given: list[Any] = [max_batch] if batch_sizes is None else list(batch_sizes)
         if not given or any(not isinstance(n, (int, np.integer)) or n < 1 for n in given) or len(set(given)) < len(given):
             raise UsageError(f"{what}, argument '{name}'", repr(given), "distinct whole numbers of at least 1")
         if max_batch is None:

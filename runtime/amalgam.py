@@ -19,7 +19,8 @@ from tilegrad.runtime.kernels import pointer_kernel
 
 _DROPPED = re.compile(r"^(#include .*|#define TVM_EXPORTS|void\* __tvm_ffi__library_ctx = NULL;|// tvm target.*)\n", re.MULTILINE)
 
-_DECLARED = re.compile(r'#ifdef __cplusplus\nextern "C"\n#endif\nTVM_DLL \w+ tgrt_float\d+_\w+\(\);\n')
+_DECLARED = re.compile(r'#ifdef __cplusplus\nextern "C"\n#endif\nTVM_DLL (?:float|double) \w+\([^)]*\);\n')
+"""Functions that kernels call: those of math.h, and the named constants."""
 _CONSTANT = re.compile(r"tgrt_(float32|float64)_(\w+)\(\)")
 
 _HEAD = """\
