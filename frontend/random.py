@@ -10,12 +10,12 @@ import numpy as np
 
 from tilegrad.frontend.apply import apply
 from tilegrad.frontend.tensor import Tensor, tensor
+from tilegrad.runtime.program import RANDOM
 
 _ONE_DRAW = np.array([0, 1])
 
 
-STATE = "tilegrad.random"
-"""Name of the state of random operators in libraries: int64[2], the seed and the number of draws so far."""
+STATE = RANDOM
 
 
 class _Generator(threading.local):

@@ -17,6 +17,7 @@ from tilegrad.runtime import elf, safetensors
 from tilegrad.runtime.contents import MANIFEST, PARAMETERS, checked_states, checksum
 from tilegrad.runtime.library import Context, Library
 from tilegrad.runtime.manifest import ABI
+from tilegrad.runtime.program import RANDOM
 
 
 class Loaded:
@@ -60,8 +61,8 @@ class Loaded:
         return self.call("predict", *inputs)
 
     def __call__(self, *inputs: np.ndarray) -> np.ndarray | tuple[np.ndarray, ...]:
-        """Call the first family, or the first entry where there is none."""
-        return self.call(next(iter(self.library.families or self.entries)), *inputs)
+        """Call the first of ``library.names``."""
+        return self.call(self.library.names[0], *inputs)
 
     def state(self, name: str) -> np.ndarray:
         """A parameter, optimizer state or hyperparameter; writing to the array changes it."""
@@ -71,6 +72,12 @@ class Loaded:
     def states(self) -> dict[str, np.ndarray]:
         """Every state and hyperparameter by name."""
         return self.context.states
+
+    def seed(self, seed: int) -> None:
+        """Start the random operators (dropout) anew: the same seed gives the same numbers. Raises UsageError without any."""
+        if RANDOM not in self.states:
+            raise UsageError("seed", "a package without random operators", "one that draws numbers, with dropout for example")
+        self.state(RANDOM)[...] = (seed, 0)
 
     def save(self, path: str | Path) -> None:
         """Write every state and hyperparameter as safetensors. Raises LibraryError when the file cannot be written."""
@@ -94,7 +101,7 @@ class Loaded:
                 self.state(name)[...] = array
 
     def __repr__(self) -> str:
-        return f"Loaded({', '.join([*self.library.families, *self.entries])}; {self.library.path.parent})"
+        return f"Loaded({', '.join(self.library.names)}; {self.library.path.parent})"
 
 
 def load(directory: str | Path, num_threads: int | None = None) -> Loaded:

@@ -14,7 +14,7 @@ from tilegrad._base.errors import UsageError
 from tilegrad.runtime import families
 from tilegrad.runtime.header import typed_arguments, typed_parameters
 from tilegrad.runtime.manifest import Port, ports_of
-from tilegrad.runtime.program import Buffer, Program, numpy_dtype
+from tilegrad.runtime.program import RANDOM, Buffer, Program, numpy_dtype
 
 ALIGN = 64
 INLINE_CONSTANTS = 4096
@@ -208,7 +208,7 @@ class _Writer:
             f"static const tgrt_library library = {{{_string(self.prefix)}, manifest, {_string(features)}, entries, states, "
             f"families, {len(self.entries)}, {len(states)}, {self.num_args}, "
             f"{end_of_states}u, {self.arena_bytes}u}};\n",
-            _FUNCTIONS.replace("PREFIX", self.prefix),
+            _FUNCTIONS.replace("PREFIX", self.prefix).replace("RANDOM", RANDOM),
         ]
         ports_by_entry = ports_of(manifest)
         for i, (name, ports) in enumerate(ports_by_entry.items()):
@@ -306,6 +306,10 @@ TG_PUBLIC int PREFIX_set_state(tgrt_context *ctx, const char *name, const void *
 }
 TG_PUBLIC int PREFIX_set_hyper(tgrt_context *ctx, const char *name, double value) {
   return tgrt_hyper_set(&library, ctx, name, value);
+}
+TG_PUBLIC int PREFIX_seed(tgrt_context *ctx, int64_t seed) {
+  const int64_t start[2] = {seed, 0};
+  return tgrt_state_set(&library, ctx, "RANDOM", start, sizeof start);
 }
 TG_PUBLIC int PREFIX_save(tgrt_context *ctx, const char *path) {
   return tgrt_checkpoint_save(&library, ctx, path);

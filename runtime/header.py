@@ -166,8 +166,10 @@ _TAIL = """\
 PREFIX_API void *PREFIX_state(PREFIX_context *ctx, const char *name, size_t *bytes);
 PREFIX_API int PREFIX_get_state(PREFIX_context *ctx, const char *name, void *to, size_t bytes);
 PREFIX_API int PREFIX_set_state(PREFIX_context *ctx, const char *name, const void *from, size_t bytes);
-/* A scalar hyperparameter (learning rate, seed, ...), converted to its type. */
+/* A scalar hyperparameter (learning rate, ...), converted to its type. */
 PREFIX_API int PREFIX_set_hyper(PREFIX_context *ctx, const char *name, double value);
+/* Starts the random operators (dropout) anew: the same seed, the same numbers. UPPER_ERR_ARGUMENT when the model has none. */
+PREFIX_API int PREFIX_seed(PREFIX_context *ctx, int64_t seed);
 /* All states and hyperparameters to and from a safetensors file. Loading needs every state and ignores other arrays. */
 PREFIX_API int PREFIX_save(PREFIX_context *ctx, const char *path);
 PREFIX_API int PREFIX_load(PREFIX_context *ctx, const char *path);

@@ -47,6 +47,12 @@ class Library:
         """
         return Context(self, settings.num_threads(num_threads))
 
+    @property
+    def names(self) -> list[str]:
+        """What there is to call: families, then the entries that belong to none."""
+        parts = {e for f in self.families.values() for e in f.entries.values()}
+        return [*self.families, *(e for e in self.entries if e not in parts)]
+
     def ports(self, name: str, batch: int | None = None) -> tuple[Port, ...]:
         """The ports of an entry, or of a family for a batch (default: its largest).
 

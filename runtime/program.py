@@ -85,6 +85,9 @@ class Program:
         return "\n".join(lines) + "\n"
 
 
+RANDOM = "tilegrad.random"
+"""Name of the state of random operators: int64[2], the seed and the number of draws so far."""
+
 _NUMPY = {"bool": "bool", "bfloat16": "uint16"}
 
 

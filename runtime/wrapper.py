@@ -70,6 +70,7 @@ METHODS
     return static_cast<T *>(data);
   }
   void set_hyper(const std::string &name, double value) { check(PREFIX_set_hyper(ctx_.get(), name.c_str(), value)); }
+  void seed(std::int64_t value) { check(PREFIX_seed(ctx_.get(), value)); }
   void save(const std::string &path) { check(PREFIX_save(ctx_.get(), path.c_str())); }
   void load(const std::string &path) { check(PREFIX_load(ctx_.get(), path.c_str())); }
   int num_threads() const { return PREFIX_num_threads(ctx_.get()); }

@@ -176,7 +176,7 @@ def run(
     loaded = runtime.load(directory, num_threads)
     if states is not None:
         loaded.restore(states)
-    result = loaded.run(pick_entry(list(loaded.entries), entry), given)
+    result = loaded.run(entry if entry in loaded.entries else pick_entry(loaded.library.names, entry), given)
     with open(outputs, "wb") as file:  # an open file, so that numpy adds no suffix to the name
         np.savez(file, **result)  # type: ignore[arg-type]
     if save_states is not None:

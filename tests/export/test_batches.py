@@ -9,7 +9,7 @@ import pytest
 
 import tilegrad as tg
 from tests.export.models import STRICT
-from tilegrad import nn
+from tilegrad import _model, nn
 from tilegrad._base.errors import ShapeError, UsageError
 
 SIZES = (1, 4, 16)
@@ -83,6 +83,15 @@ def test_any_batch_up_to_the_largest(upto, batch, n):
     y = loaded(x)
     assert y.shape == (n, 5) and np.array_equal(y, compiled(x))
     np.testing.assert_allclose(y, tg.compile(compiled.function, [x], logs=[])(x), rtol=1e-5, atol=1e-6)
+
+
+def test_the_command_line_calls_by_the_batch(upto, batch, tmp_path):
+    np.savez(tmp_path / "in.npz", x=batch[0][:5])
+    for entry in (None, "run"):
+        _model.run(upto[1], tmp_path / "in.npz", tmp_path / "out.npz", entry)
+        with np.load(tmp_path / "out.npz") as out:
+            assert np.array_equal(out["output"], upto[0](batch[0][:5]))
+    assert upto[0].verify().ok
 
 
 def test_rows_beyond_the_batch_are_neither_read_nor_written(upto, batch):
