@@ -10,15 +10,18 @@ from typing import Any
 
 from tilegrad._base.tvm import ir, tirx, tvm_ffi
 from tilegrad.schedules import math_float32 as own
+from tilegrad.schedules import math_inverse as inverse
 from tilegrad.schedules.math_float32 import Bind, Expr
 from tilegrad.schedules.stages import loads
 
 _UNARY: dict[str, Callable[[Expr, Bind], Expr]] = {
     "exp": own.exp, "exp2": own.exp2, "log": own.log, "log2": own.log2, "log10": own.log10, "log1p": own.log1p,
     "tanh": own.tanh, "sigmoid": own.sigmoid, "erf": own.erf, "sin": own.sin, "cos": own.cos, "sinh": own.sinh, "cosh": own.cosh,
+    "tan": inverse.tan, "asin": inverse.asin, "acos": inverse.acos, "atan": inverse.atan,
+    "asinh": inverse.asinh, "acosh": inverse.acosh, "atanh": inverse.atanh,
 }  # fmt: skip
-_LIBM = ("sqrt", "rsqrt", "tan", "asin", "acos", "atan", "asinh", "acosh", "atanh", "atan2", "fmod")
-_EXPENSIVE = {*_UNARY, "pow", *_LIBM}
+_BINARY: dict[str, Callable[[Expr, Expr, Bind], Expr]] = {"pow": own.pow, "atan2": inverse.atan2}
+_EXPENSIVE = {*_UNARY, *_BINARY, "sqrt", "rsqrt", "fmod"}
 
 
 def lower(func: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -52,7 +55,7 @@ def expand(call: Any, bind: Bind | None = None) -> Expr:
     Subexpressions used twice go through ``bind``; without it they become ``Let`` expressions.
     """
     name = _name(call)
-    if name not in _UNARY and name != "pow":
+    if name not in _UNARY and name not in _BINARY:
         return call
     dtype = str(call.ty.dtype)
     if name == "pow" and (special := _constant_power(call.args[0], call.args[1], bind)) is not None:
@@ -67,7 +70,8 @@ def expand(call: Any, bind: Bind | None = None) -> Expr:
         return letting(lambda b: _hyperbolic_libm(name, b(call.args[0]), b), bind)
     else:
         return call
-    value = letting(lambda b: own.pow(b(args[0]), b(args[1]), b) if name == "pow" else _UNARY[name](b(args[0]), b), bind)
+    rule: Callable[..., Expr] = _UNARY[name] if name in _UNARY else _BINARY[name]
+    value = letting(lambda b: rule(*map(b, args), b), bind)
     return value if dtype == "float32" else tirx.Cast(dtype, value)
 
 

@@ -44,7 +44,7 @@ def _float(bits: Expr) -> Expr:
     return tirx.reinterpret("float32", bits)
 
 
-def _poly(x: Expr, coefficients: Sequence[float], const: Callable[[float], Expr] = f32) -> Expr:
+def poly(x: Expr, coefficients: Sequence[float], const: Callable[[float], Expr] = f32) -> Expr:
     """Horner's rule; coefficients from the constant term up."""
     value = const(coefficients[-1])
     for c in reversed(coefficients[:-1]):
@@ -52,12 +52,14 @@ def _poly(x: Expr, coefficients: Sequence[float], const: Callable[[float], Expr]
     return value
 
 
-def _abs(x: Expr) -> Expr:
+def magnitude(x: Expr) -> Expr:
+    """|x|."""
     return _float(tirx.bitwise_and(_bits(x), i32(0x7FFFFFFF)))
 
 
-def _with_sign_of(magnitude: Expr, x: Expr) -> Expr:
-    return _float(tirx.bitwise_or(_bits(magnitude), tirx.bitwise_and(_bits(x), i32(-0x80000000))))
+def with_sign_of(size: Expr, x: Expr) -> Expr:
+    """``size``, which is not negative, with the sign of ``x``."""
+    return _float(tirx.bitwise_or(_bits(size), tirx.bitwise_and(_bits(x), i32(-0x80000000))))
 
 
 def _clamp(x: Expr, low: float, high: float, bind: Bind, const: Callable[[float], Expr] = f32) -> Expr:
@@ -89,7 +91,7 @@ def exp(x: Expr, bind: Bind) -> Expr:
     """e^x."""
     x = _clamp(x, -104.0, 89.0, bind)
     n, r = _reduce_exp(x, bind)
-    return _times_two_to(bind((r * r) * _poly(r, _EXP) + r + f32(1.0)), n, bind)
+    return _times_two_to(bind((r * r) * poly(r, _EXP) + r + f32(1.0)), n, bind)
 
 
 def exp2(x: Expr, bind: Bind) -> Expr:
@@ -97,7 +99,7 @@ def exp2(x: Expr, bind: Bind) -> Expr:
     x = _clamp(x, -151.0, 129.0, bind)
     n = bind(_bits(x + f32(_ROUND)) - i32(_ROUND_BITS))
     r = bind((x - tirx.Cast("float32", n)) * f32(_LN2))
-    return _times_two_to(bind((r * r) * _poly(r, _EXP) + r + f32(1.0)), n, bind)
+    return _times_two_to(bind((r * r) * poly(r, _EXP) + r + f32(1.0)), n, bind)
 
 
 def expm1(x: Expr, bind: Bind) -> Expr:
@@ -112,7 +114,7 @@ def expm1(x: Expr, bind: Bind) -> Expr:
         0.0013932321453467011,
         0.00019762459851335734,
     )
-    small = bind((r * r) * _poly(r, coefficients) + r)
+    small = bind((r * r) * poly(r, coefficients) + r)
     # 2^(n-1), doubled at the end: 2^128 has no float32. Below 2^-31 the first term no longer counts.
     scale = bind(_float(tirx.shift_left(tirx.max(n, i32(-30)) + i32(126), i32(23))))
     value = bind(small * scale + (scale - f32(0.5)))
@@ -148,7 +150,7 @@ def log(x: Expr, bind: Bind) -> Expr:
     """Natural logarithm."""
     e, f = _split_log(x, bind)
     square = bind(f * f)
-    tail = bind((square * f) * _poly(f, _LOG) + (square * f32(-0.5) + e * f32(_LN2_LO)))
+    tail = bind((square * f) * poly(f, _LOG) + (square * f32(-0.5) + e * f32(_LN2_LO)))
     return _log_edges(x, bind((tail + f) + e * f32(_LN2_HI)))
 
 
@@ -156,7 +158,7 @@ def log2(x: Expr, bind: Bind) -> Expr:
     """Logarithm to base 2."""
     e, f = _split_log(x, bind)
     square = bind(f * f)
-    tail = bind((square * f) * _poly(f, _LOG) + square * f32(-0.5))
+    tail = bind((square * f) * poly(f, _LOG) + square * f32(-0.5))
     # log2(e) = 1 + 0.4427: the whole part multiplies exactly
     return _log_edges(x, bind(((tail * f32(0.44269504) + f * f32(0.44269504)) + tail) + f + e))
 
@@ -165,7 +167,7 @@ def log10(x: Expr, bind: Bind) -> Expr:
     """Logarithm to base 10."""
     e, f = _split_log(x, bind)
     square = bind(f * f)
-    natural = bind(((square * f) * _poly(f, _LOG) + square * f32(-0.5)) + f)
+    natural = bind(((square * f) * poly(f, _LOG) + square * f32(-0.5)) + f)
     return _log_edges(x, bind(natural * f32(0.4342944819) + e * f32(4.605038981e-6) + e * f32(0.30102539)))
 
 
@@ -177,7 +179,7 @@ def log1p(x: Expr, bind: Bind) -> Expr:
     rest = bind(_float(i32(0x40800000) - raised) * f32(0.25) - f32(1.0))
     f = bind(_float(_bits(x) - raised) + rest)
     square = bind(f * f)
-    tail = bind((square * f) * _poly(f, _LOG1P) + (square * f32(-0.5) + e * f32(_LN2_LO)))
+    tail = bind((square * f) * poly(f, _LOG1P) + (square * f32(-0.5) + e * f32(_LN2_LO)))
     value = bind((tail + f) + e * f32(_LN2_HI))
     outside = tirx.Select(tirx.EQ(x, f32(-1.0)), f32(-INF), tirx.Select(x > f32(0.0), x, f32(float("nan"))))
     inside = tirx.And(x > f32(-1.0), x < f32(INF))
@@ -191,63 +193,63 @@ def _exp2_bounded(y: Expr, bind: Bind) -> Expr:
     """2^y within 2^-23, for |y| <= 126 only: no edges to mind, and the power is added to the exponent's bits."""
     shifted = bind(y + f32(_ROUND))
     r = bind(y - (shifted - f32(_ROUND)))
-    near_one = bind(r * _poly(r, _EXP2) + f32(1.0))
+    near_one = bind(r * poly(r, _EXP2) + f32(1.0))
     return _float(_bits(near_one) + tirx.shift_left(_bits(shifted), i32(23)))
 
 
 def tanh(x: Expr, bind: Bind) -> Expr:
     """Hyperbolic tangent: x + x^3 P(x^2) near 0, 1 - 2 / (e^(2|x|) + 1) beyond 0.6."""
-    a = bind(_abs(x))
+    a = bind(magnitude(x))
     coefficients = (-0.33333298563957214, 0.13331936299800873, -0.05378471687436104, 0.02079862542450428, -0.005897966679185629)
     square = bind(a * a)
-    small = a + (a * square) * _poly(square, coefficients)
+    small = a + (a * square) * poly(square, coefficients)
     power = _exp2_bounded(bind(tirx.min(a, f32(10.0)) * f32(2 * _LOG2_E)), bind)
     large = f32(1.0) - f32(2.0) / (power + f32(1.0))
-    return _with_sign_of(bind(tirx.Select(a >= f32(0.6), large, small)), x)
+    return with_sign_of(bind(tirx.Select(a >= f32(0.6), large, small)), x)
 
 
 def sinh(x: Expr, bind: Bind) -> Expr:
     """(t + t / (t + 1)) / 2 with t = e^|x| - 1; from the square of e^(|x|/2) where e^|x| itself would overflow."""
-    a = bind(_abs(x))
+    a = bind(magnitude(x))
     t = bind(expm1(bind(tirx.min(a, f32(40.0))), bind))
     h = bind(exp(bind(a * f32(0.5)), bind))
-    return _with_sign_of(bind(tirx.Select(a < f32(20.0), (t + t / (t + f32(1.0))) * f32(0.5), (h * f32(0.5)) * h)), x)
+    return with_sign_of(bind(tirx.Select(a < f32(20.0), (t + t / (t + f32(1.0))) * f32(0.5), (h * f32(0.5)) * h)), x)
 
 
 def cosh(x: Expr, bind: Bind) -> Expr:
     """(e^|x| + e^-|x|) / 2, from h = e^(|x|/2) so that nothing overflows before the result does."""
-    h = bind(exp(bind(_abs(x) * f32(0.5)), bind))
+    h = bind(exp(bind(magnitude(x) * f32(0.5)), bind))
     return (h * f32(0.5)) * h + f32(0.5) / (h * h)
 
 
 def sigmoid(x: Expr, bind: Bind) -> Expr:
     """1 / (1 + e^-x), with e^-|x| so that the small side keeps its denormals."""
-    e = bind(exp(bind(f32(0.0) - _abs(x)), bind))
+    e = bind(exp(bind(f32(0.0) - magnitude(x)), bind))
     value = tirx.Select(x < f32(0.0), e, f32(1.0)) / (e + f32(1.0))
     return value
 
 
 def erf(x: Expr, bind: Bind) -> Expr:
     """The error function: x (1 + P(x^2)) near 0, 1 - 2^(|x| Q(|x|)) beyond 0.6, 1 beyond 4."""
-    a = bind(_abs(x))
+    a = bind(magnitude(x))
     near = (0.12837915122509003, -0.3761245012283325, 0.11280116438865662, -0.026608306914567947, 0.004459105432033539)
     far = (
         -1.6280912160873413, -0.9172216057777405, -0.15170276165008545, 0.032874953001737595, -0.004574531689286232,
         0.00029851801809854805,
     )  # fmt: skip
-    small = a * _poly(bind(a * a), near) + a
+    small = a * poly(bind(a * a), near) + a
     bounded = bind(tirx.min(a, f32(4.0)))
-    large = f32(1.0) - _exp2_bounded(bind(bounded * _poly(bounded, far)), bind)
-    return _with_sign_of(bind(tirx.Select(a >= f32(0.6), large, small)), x)
+    large = f32(1.0) - _exp2_bounded(bind(bounded * poly(bounded, far)), bind)
+    return with_sign_of(bind(tirx.Select(a >= f32(0.6), large, small)), x)
 
 
-def _quadrant(x: Expr, bind: Bind) -> tuple[Expr, Expr]:
+def quadrant(x: Expr, bind: Bind) -> tuple[Expr, Expr]:
     """(q, r): |x| = (q + 4 k) pi/2 + r, |r| <= pi/4; Payne and Hanek's reduction in integers, exact for every float32.
 
     The 96 bits of 2/pi that matter for this exponent, times the 24-bit mantissa, modulo 4.
     """
     table = (0, 0xA2F9836E, 0x4E441529, 0xFC2757D1, 0xF534DDC0, 0xDB629599, 0x3C439041, 0xFE5163AB)
-    bits = bind(_bits(_abs(x)))
+    bits = bind(_bits(magnitude(x)))
     position = bind(tirx.max(tirx.shift_right(bits, i32(23)) - i32(120), i32(0)))
     word = bind(tirx.shift_right(position, i32(5)))
     shift = bind(tirx.Cast("uint32", tirx.bitwise_and(position, i32(31))))
@@ -279,36 +281,36 @@ def _quadrant(x: Expr, bind: Bind) -> tuple[Expr, Expr]:
     f64 = lambda v: tirx.const(v, "float64")  # noqa: E731
     half_pi = 1.5707963267948966
     angle = tirx.Cast("float32", top * f64(half_pi / 2**30) + bottom * f64(half_pi / 2**61))
-    near = bind(_abs(x) < f32(0.78539816))
+    near = bind(magnitude(x) < f32(0.78539816))
     q = tirx.Select(near, i32(0), tirx.bitwise_and(tirx.Cast("int32", quarter), i32(3)))
-    return bind(q), bind(tirx.Select(near, _abs(x), angle))
+    return bind(q), bind(tirx.Select(near, magnitude(x), angle))
 
 
 def _sin_cos(r: Expr, bind: Bind) -> tuple[Expr, Expr]:
     square = bind(r * r)
-    sine = (r * square) * _poly(
+    sine = (r * square) * poly(
         square, (-0.1666666716337204, 0.008333379402756691, -0.00019853086268994957, 2.832952077369555e-06)
     ) + r
-    cosine = (square * square) * _poly(square, (0.04166664555668831, -0.0013887310633435845, 2.4432552891084924e-05))
+    cosine = (square * square) * poly(square, (0.04166664555668831, -0.0013887310633435845, 2.4432552891084924e-05))
     return bind(sine), bind((cosine - square * f32(0.5)) + f32(1.0))
 
 
 def sin(x: Expr, bind: Bind) -> Expr:
     """Sine of any float32."""
-    q, r = _quadrant(x, bind)
+    q, r = quadrant(x, bind)
     sine, cosine = _sin_cos(r, bind)
     value = bind(tirx.Select(tirx.EQ(tirx.bitwise_and(q, i32(1)), i32(0)), sine, cosine))
     sign = tirx.bitwise_xor(tirx.shift_left(tirx.bitwise_and(q, i32(2)), i32(30)), tirx.bitwise_and(_bits(x), i32(-0x80000000)))
-    return tirx.Select(_abs(x) < f32(INF), _float(tirx.bitwise_xor(_bits(value), sign)), f32(float("nan")))
+    return tirx.Select(magnitude(x) < f32(INF), _float(tirx.bitwise_xor(_bits(value), sign)), f32(float("nan")))
 
 
 def cos(x: Expr, bind: Bind) -> Expr:
     """Cosine of any float32."""
-    q, r = _quadrant(x, bind)
+    q, r = quadrant(x, bind)
     sine, cosine = _sin_cos(r, bind)
     value = bind(tirx.Select(tirx.EQ(tirx.bitwise_and(q, i32(1)), i32(0)), cosine, sine))
     sign = tirx.shift_left(tirx.bitwise_and(q + i32(1), i32(2)), i32(30))
-    return tirx.Select(_abs(x) < f32(INF), _float(tirx.bitwise_xor(_bits(value), sign)), f32(float("nan")))
+    return tirx.Select(magnitude(x) < f32(INF), _float(tirx.bitwise_xor(_bits(value), sign)), f32(float("nan")))
 
 
 _LOG2_D = (2.8853900817778473, 0.9617966941131115, 0.5770779424445102, 0.4122092435203337, 0.3199060857245889, 0.282894296039459)
@@ -321,33 +323,33 @@ _EXP2_D = (
 def pow(x: Expr, y: Expr, bind: Bind) -> Expr:
     """x^y by 2^(y log2 |x|) in float64 inside, so that the error of the logarithm does not grow with y."""
     f64 = lambda v: tirx.const(v, "float64")  # noqa: E731
-    a = bind(_abs(x))
+    a = bind(magnitude(x))
     e, f = _split_log(a, bind)
     f = bind(tirx.Cast("float64", f))
     s = bind(f / (f + f64(2.0)))
-    logarithm = bind(s * _poly(bind(s * s), _LOG2_D, f64) + tirx.Cast("float64", e))
+    logarithm = bind(s * poly(bind(s * s), _LOG2_D, f64) + tirx.Cast("float64", e))
     edge = tirx.Select(tirx.EQ(a, f32(0.0)), f64(-INF), tirx.Cast("float64", a))  # log2 of 0, inf, NaN
     logarithm = tirx.Select(tirx.And(a > f32(0.0), a < f32(INF)), logarithm, edge)
     t = _clamp(bind(logarithm * tirx.Cast("float64", y)), -200.0, 200.0, bind, f64)
     n = bind(tirx.Cast("int32", tirx.reinterpret("int64", t + f64(6755399441055744.0))))  # 1.5 * 2^52: the low word is n
     fraction = bind(t - tirx.Cast("float64", n))
     scale = tirx.reinterpret("float64", tirx.shift_left(tirx.Cast("int64", n + i32(1023)), tirx.const(52, "int64")))
-    magnitude = bind(tirx.Cast("float32", _poly(fraction, _EXP2_D, f64) * scale))
+    size = bind(tirx.Cast("float32", poly(fraction, _EXP2_D, f64) * scale))
     # the sign, and where the result is not a number, depend on whether y is whole and odd
     whole = bind(_is_whole(y, bind))
     odd = tirx.And(whole, tirx.Not(_is_whole(bind(y * f32(0.5)), bind)))
     negative = bind(_bits(x) < i32(0))
-    signed = bind(tirx.Select(tirx.And(negative, odd), _float(tirx.bitwise_xor(_bits(magnitude), i32(-0x80000000))), magnitude))
+    signed = bind(tirx.Select(tirx.And(negative, odd), _float(tirx.bitwise_xor(_bits(size), i32(-0x80000000))), size))
     undefined = tirx.And(tirx.And(x < f32(0.0), tirx.Not(whole)), x > f32(-INF))
     result = bind(tirx.Select(undefined, f32(float("nan")), signed))
     # |x| = 1 and an infinite y is 1; 1^y and x^0 are 1 whatever the other is
-    infinite = tirx.And(tirx.EQ(a, f32(1.0)), tirx.EQ(_abs(y), f32(INF)))
+    infinite = tirx.And(tirx.EQ(a, f32(1.0)), tirx.EQ(magnitude(y), f32(INF)))
     one = tirx.Or(tirx.Or(tirx.EQ(x, f32(1.0)), tirx.EQ(y, f32(0.0))), infinite)
     return tirx.Select(one, f32(1.0), result)
 
 
 def _is_whole(y: Expr, bind: Bind) -> Expr:
     """Whether y is an integer; every |y| >= 2^23 is, infinity included. (NaN counts as one.)"""
-    a = bind(_abs(y))
+    a = bind(magnitude(y))
     small = bind(tirx.Select(a < f32(8388608.0), a, f32(0.0)))
     return tirx.EQ(tirx.Cast("float32", tirx.Cast("int32", small)), small)

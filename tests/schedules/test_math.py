@@ -25,7 +25,7 @@ def points() -> np.ndarray:
     rng = np.random.default_rng(0)
     bits = rng.integers(0, 2**32, N // 2, dtype=np.uint64).astype(np.uint32).view(np.float32)
     bits = bits[~np.isnan(bits)]  # signalling ones make NumPy itself complain
-    near = rng.uniform(-10, 10, N // 4), rng.uniform(-105, 90, N - N // 4 - len(EDGES) - len(bits))
+    near = rng.uniform(-10, 10, N // 8), rng.uniform(-1, 1, N // 8), rng.uniform(-105, 90, N - N // 4 - len(EDGES) - len(bits))
     return np.concatenate([EDGES, bits, *near]).astype(np.float32)
 
 
@@ -60,7 +60,9 @@ CASES = {
     "exp": (tirx.exp, np.exp), "exp2": (tirx.exp2, np.exp2), "expm1": (own.expm1, np.expm1), "log": (tirx.log, np.log),
     "log2": (tirx.log2, np.log2), "log10": (tirx.log10, np.log10), "log1p": (tirx.log1p, np.log1p), "tanh": (tirx.tanh, np.tanh),
     "sigmoid": (tirx.sigmoid, sigmoid), "erf": (tirx.erf, erf), "sin": (tirx.sin, np.sin), "cos": (tirx.cos, np.cos),
-    "sinh": (tirx.sinh, np.sinh), "cosh": (tirx.cosh, np.cosh),
+    "sinh": (tirx.sinh, np.sinh), "cosh": (tirx.cosh, np.cosh), "tan": (tirx.tan, np.tan),
+    "asin": (tirx.asin, np.arcsin), "acos": (tirx.acos, np.arccos), "atan": (tirx.atan, np.arctan),
+    "asinh": (tirx.asinh, np.arcsinh), "acosh": (tirx.acosh, np.arccosh), "atanh": (tirx.atanh, np.arctanh),
 }  # fmt: skip
 
 
@@ -96,6 +98,20 @@ def test_power() -> None:
     assert not libm_calls(kernel)
 
 
+def test_angle() -> None:
+    rng = np.random.default_rng(2)
+    y, x = (a.ravel() for a in np.meshgrid(EDGES, EDGES))
+    more = np.exp(rng.uniform(-60, 60, (2, N - len(x)))) * rng.choice([-1, 1], (2, N - len(x)))
+    y, x = np.concatenate([y, more[0]]).astype(np.float32), np.concatenate([x, more[1]]).astype(np.float32)
+    a, b = tensor(N, name="a"), tensor(N, name="b")
+    kernel = Kernel([a, b], te.compute((N,), lambda i: tirx.atan2(a[i], b[i]), name="y"))
+    want = np.arctan2(y.astype("float64"), x.astype("float64"))
+    got = kernel(y, x)
+    assert ulps(got, want).max() <= 4
+    np.testing.assert_array_equal(np.signbit(got[want == 0]), np.signbit(want[want == 0]))
+    assert not libm_calls(kernel)
+
+
 @pytest.mark.parametrize("power", [0.5, 1.0, 2.0, 3.0, 4.0, -0.5, -1.0, -2.0])
 def test_constant_powers(power: float) -> None:
     x = tensor(64)
@@ -120,7 +136,9 @@ def test_float64_keeps_libm() -> None:
 
 def libm_calls(kernel: Kernel) -> set[str]:
     """Functions of the C library's mathematics that the kernel's code calls."""
-    return set(re.findall(r"call\w*\s+(\w+)@PLT", kernel.assembly)) & {f"{n}{s}" for n in (*CASES, "pow") for s in ("", "f")}
+    return set(re.findall(r"call\w*\s+(\w+)@PLT", kernel.assembly)) & {
+        f"{n}{s}" for n in (*CASES, "pow", "atan2") for s in ("", "f")
+    }
 
 
 @pytest.mark.parametrize("dtype", ["int64", "int32", "uint8"])
