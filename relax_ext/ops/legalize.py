@@ -8,7 +8,7 @@ from typing import Any
 
 from tilegrad._base.tvm import ir, relax, te, topi
 from tilegrad.relax_ext.ops.register import plain
-from tilegrad.schedules.te.softmax import argmax, argmin
+from tilegrad.schedules.te import softmax as rows
 
 Compute = Callable[..., te.Tensor]
 
@@ -44,8 +44,8 @@ def _arg(extreme: Compute) -> Compute:
     return compute
 
 
-_lower("relax.argmax", "axis", "keepdims")(_arg(argmax))
-_lower("relax.argmin", "axis", "keepdims")(_arg(argmin))
+_lower("relax.argmax", "axis", "keepdims")(_arg(rows.argmax))
+_lower("relax.argmin", "axis", "keepdims")(_arg(rows.argmin))
 
 
 @_lower("relax.nn.pixel_shuffle", "upscale_factor")
@@ -116,3 +116,15 @@ def group_norm(
     grouped = sorted({c + 1, *(a if a < c else a + 1 for a in axes)})
     unit = topi.reshape(_normalised(topi.reshape(x, split), grouped, epsilon), x.shape)
     return _affine(unit, [c], x.dtype, gamma, beta)
+
+
+@_lower("relax.nn.softmax", "axis")
+def softmax(x: te.Tensor, axis: int) -> te.Tensor:
+    """Each exponential once; a row by one reciprocal."""
+    return rows.softmax(x, axis)
+
+
+@_lower("relax.nn.log_softmax", "axis")
+def log_softmax(x: te.Tensor, axis: int) -> te.Tensor:
+    """x - max - log of the sum of exponentials."""
+    return rows.log_softmax(x, axis)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import Any
 
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
-from tilegrad._base.tvm import ir, relax, te, tirx, topi
+from tilegrad._base.tvm import ir, relax, te, tirx
 from tilegrad.relax_ext.ops.register import plain
 from tilegrad.schedules.floats import is_nan
+from tilegrad.schedules.loops import PARALLEL_WORK, lane_loop, loop, seq
 
 Index = Sequence[tirx.Expr]
 
@@ -66,30 +68,45 @@ def _after(a: Any, b: Any, place_a: Any, place_b: Any, descending: bool) -> Any:
     return tirx.any(nan_a > nan_b, tirx.all(nan_a == nan_b, tirx.any(wrong, among_nans)))
 
 
-def scan(x: te.Tensor, axis: int, dtype: str, combine: Callable[[Any, Any], Any], exclusive: bool, identity: int) -> te.Tensor:
-    """Running combination along an axis."""
-    shape = [int(d) for d in x.shape]
-    axis %= len(shape)
-    n, others = shape[axis], [d for i, d in enumerate(shape) if i != axis]
+def scan(x: te.Tensor, dtype: str, combine: Callable[[Any, Any], Any], exclusive: bool, identity: int) -> te.Tensor:
+    """Running combination along the middle of three axes; float32 in float64, as PyTorch has it.
+
+    Neighbours that do not depend on one another run together: vectors along the last axis, rows where that is 1.
+    """
+    pre, n, post = (int(d) for d in x.shape)
+    total = {"float32": "float64", "float16": "float32", "bfloat16": "float32"}.get(dtype, dtype)
+    across = post > 1
+    count, width = (post, 64) if across else (pre, 4)
+    width = min(width, count)
+    blocks = -(-count // width)
+
+    def block(data: Any, out: Any, lanes: int, row: Any, first: Any) -> tirx.Stmt:
+        acc = tirx.decl_buffer((lanes,), total, name="acc")
+        i = tirx.Var("i", "int32")
+
+        def step(lane: Any) -> list[tirx.Stmt]:
+            at = (row, i, first + lane) if across else (first + lane, i, tirx.const(0, "int32"))
+            after = tirx.BufferStore(acc, combine(acc[lane], tirx.Cast(total, data[at])), [lane])
+            shown = tirx.BufferStore(out, tirx.Cast(dtype, acc[lane]), at)
+            return [shown, after] if exclusive else [after, shown]
+
+        start = lane_loop(lanes, "int32", lambda lane: [tirx.BufferStore(acc, tirx.const(identity, total), [lane])])
+        return seq([tirx.AllocBuffer(acc), start, loop(i, n, lane_loop(lanes, "int32", step, across))])
 
     def body(ins: Sequence[Any], outs: Sequence[Any]) -> tirx.Stmt:
-        data, out = ins[0], outs[0]
+        p = tirx.Var("p", "int32")
+        row, place = (tirx.floordiv(p, blocks), tirx.floormod(p, blocks)) if across else (p, p)
+        full, rest = divmod(count, width)
+        work = block(ins[0], outs[0], width, row, place * width)
+        if rest:
+            last = block(ins[0], outs[0], rest, row, tirx.const(full * width, "int32"))
+            work = tirx.IfThenElse(place < full, work, last)
+        jobs = pre * blocks if across else blocks
+        large = pre * n * post >= PARALLEL_WORK
+        return loop(p, jobs, work, tirx.ForKind.PARALLEL if large else tirx.ForKind.SERIAL)
 
-        def at(row: Index, place: Any) -> list[Any]:
-            return [*row[:axis], place, *row[axis:]]
-
-        with IRBuilder() as ib:
-            with _rows(others) as row, T.seq_scope():
-                start = tirx.const(identity, dtype) if exclusive else tirx.Cast(dtype, data[tuple(at(row, 0))])
-                T.buffer_store(out, start, at(row, 0))
-                if n > 1:
-                    with T.serial(1, n) as i:
-                        value = tirx.Cast(dtype, data[tuple(at(row, i - 1 if exclusive else i))])
-                        T.buffer_store(out, combine(out[tuple(at(row, i - 1))], value), at(row, i))
-            return ib.get()
-
-    out = tirx.decl_buffer(shape, dtype, "scan", layout=None)
-    return te.extern([shape], [x], body, dtype=dtype, out_buffers=[out], name="scan", tag="scan")
+    out = tirx.decl_buffer((pre, n, post), dtype, "scan", layout=None)
+    return te.extern([(pre, n, post)], [x], body, dtype=dtype, out_buffers=[out], name="scan", tag="scan")
 
 
 class _rows:
@@ -102,8 +119,8 @@ class _rows:
         return [loop.__enter__() for loop in self._loops]
 
     def __exit__(self, *error: Any) -> None:
-        for loop in reversed(self._loops):
-            loop.__exit__(*error)
+        for one in reversed(self._loops):
+            one.__exit__(*error)
 
 
 def _picked(x: te.Tensor, order: te.Tensor, axis: int, count: int) -> te.Tensor:
@@ -141,11 +158,12 @@ def _legalize_scan(combine: Callable[[Any, Any], Any], identity: int) -> Callabl
     def legalize(bb: relax.BlockBuilder, call: ir.Call) -> relax.Expr:
         axis, dtype, exclusive = plain(call.attrs.axis), str(call.ty.dtype), bool(plain(call.attrs.exclusive))
 
-        def te_scan(x: te.Tensor) -> te.Tensor:
-            flat = topi.reshape(x, list(call.ty.shape)) if axis is None else x
-            return scan(flat, 0 if axis is None else axis, dtype, combine, exclusive, identity)
-
-        return bb.call_te(te_scan, call.args[0], primfunc_name_hint="scan")
+        given, shape = [int(d) for d in call.args[0].ty.shape], [int(d) for d in call.ty.shape]
+        k = 0 if axis is None else axis % len(given)
+        split = (1, prod(given), 1) if axis is None else (prod(given[:k]), given[k], prod(given[k + 1 :]))
+        rows = bb.emit(relax.op.reshape(call.args[0], split))
+        result = bb.emit(bb.call_te(lambda x: scan(x, dtype, combine, exclusive, identity), rows, primfunc_name_hint="scan"))
+        return relax.op.reshape(result, shape)
 
     return legalize
 
