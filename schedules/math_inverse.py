@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from tilegrad._base.tvm import tirx
-from tilegrad.schedules.floats import is_nan
 from tilegrad.schedules.math_float32 import INF, Bind, Expr, f32, i32, log1p, magnitude, poly, quadrant, with_sign_of
 
 _HALF_PI, _HALF_PI_LO = 1.57079637050628662109375, -4.371138828673793e-8
@@ -59,7 +58,7 @@ def atan2(y: Expr, x: Expr, bind: Bind) -> Expr:
     t = bind(tirx.Select(steep, f32(_HALF_PI) - (t - f32(_HALF_PI_LO)), t))
     left = tirx.reinterpret("int32", x) < i32(0)
     angle = bind(tirx.Select(left, f32(_PI) - (t - f32(_PI_LO)), t))
-    return tirx.Select(is_nan(x), x, tirx.Select(is_nan(y), y, with_sign_of(angle, y)))
+    return with_sign_of(angle, y)
 
 
 def _asin_parts(x: Expr, bind: Bind) -> tuple[Expr, Expr]:
