@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tilegrad._base.tvm import te, tirx
+from tilegrad._base.tvm import te, tirx, topi
 from tilegrad.schedules.floats import is_nan
 
 
@@ -43,6 +43,7 @@ def argmin(x: te.Tensor, axis: int, dtype: str = "int64") -> te.Tensor:
 
 def _arg(x: te.Tensor, axis: int, reducer: Callable[..., Any], dtype: str) -> te.Tensor:
     axis %= len(x.shape)
+    x = topi.cast(x, "int8") if x.dtype == "bool" else x
     best = _reduce(x, axis, reducer, lambda v: v, "extreme")
     k = te.reduce_axis((0, x.shape[axis]), "k")
     nan = "float" in str(x.dtype)
