@@ -14,8 +14,12 @@ from tilegrad._base.errors import UsageError
 from tilegrad.frontend import evaluate
 from tilegrad.frontend import functions as F
 from tilegrad.frontend.groups import Group
+from tilegrad.frontend.learning_rates import cosine, exponential, linear, piecewise
 from tilegrad.frontend.recording import grad_mode, leaf, usage
 from tilegrad.frontend.tensor import Tensor, tensor
+
+__all__ = ["SGD", "Adagrad", "Adam", "AdamW", "Lion", "Optimizer", "RMSprop", "clip_grad_norm_", "clip_grad_value_", "cosine",
+           "exponential", "linear", "piecewise"]  # fmt: skip
 
 
 class Hyper:
