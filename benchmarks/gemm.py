@@ -1,8 +1,9 @@
 """Matrix products against NumPy's OpenBLAS and PyTorch's MKL, each operand stored plain (N) or transposed (T).
 
-    python -m benchmarks.gemm --json [--quick] [--log my.jsonl] [--group squares ...]
+    python -m benchmarks.gemm --json [--quick] [--log my.jsonl] [--tune 20] [--group squares ...] [--part 1/4]
 
-``ours`` takes configs from ``--log`` (default: your log, then the shipped ones), ``untuned`` the analytic default. Packing
+``ours`` takes configs from ``--log`` (default: your log, then the shipped ones), ``untuned`` the analytic default. ``--tune``
+tunes every product for so many seconds first. All rows take about eight minutes; ``--group`` and ``--part`` cut them. Packing
 of both operands is inside the timed call, outputs are reused by all. ``peak_fraction_*`` compare with the machine's
 multiply-add peak, measured by a register-only loop of our own in the same run, on as many threads. Rates are GFLOP/s.
 """
@@ -11,7 +12,9 @@ from __future__ import annotations
 
 import json
 import math
+import tempfile
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,21 +37,29 @@ def operands(m: int, n: int, k: int, layout: str) -> tuple[np.ndarray, np.ndarra
     return a, b
 
 
-def numpy_matmul(m: int, n: int, k: int, layout: str) -> Callable[[], Any]:
+def numpy_matmul() -> Callable[..., Callable[[], Any]]:
     """NumPy."""
+    return _numpy_matmul
+
+
+def _numpy_matmul(m: int, n: int, k: int, layout: str) -> Callable[[], Any]:
     a, b = operands(m, n, k, layout)
     x, y, out = a if layout[0] == "N" else a.T, b if layout[1] == "N" else b.T, np.empty((m, n), np.float32)
     return lambda: np.matmul(x, y, out=out)
 
 
-def torch_matmul(m: int, n: int, k: int, layout: str, threads: int) -> Callable[[], Any]:
+def torch_matmul(threads: int) -> Callable[..., Callable[[], Any]]:
     """PyTorch."""
     import torch
 
     torch.set_num_threads(threads)
-    a, b = map(torch.from_numpy, operands(m, n, k, layout))
-    x, y, out = a if layout[0] == "N" else a.T, b if layout[1] == "N" else b.T, torch.empty(m, n)
-    return lambda: torch.matmul(x, y, out=out)
+
+    def product(m: int, n: int, k: int, layout: str) -> Callable[[], Any]:
+        a, b = map(torch.from_numpy, operands(m, n, k, layout))
+        x, y, out = a if layout[0] == "N" else a.T, b if layout[1] == "N" else b.T, torch.empty(m, n)
+        return lambda: torch.matmul(x, y, out=out)
+
+    return product
 
 
 def product_kernel(m: int, n: int, k: int, layout: str) -> Any:
@@ -62,8 +73,12 @@ def product_kernel(m: int, n: int, k: int, layout: str) -> Any:
     return template.define(Workload("matmul", fields))
 
 
-def ours(m: int, n: int, k: int, layout: str, threads: int, logs: list[str] | None) -> Callable[[], Any]:
-    """One kernel, called as a compiled program calls it."""
+def ours(threads: int, logs: list[str] | None) -> Callable[..., Callable[[], Any]]:
+    """Our kernels, each called as a compiled program calls it."""
+    return partial(_ours, threads=threads, logs=logs)
+
+
+def _ours(m: int, n: int, k: int, layout: str, threads: int, logs: list[str] | None) -> Callable[[], Any]:
     from tilegrad import runtime, tuning_logs
     from tilegrad._base.target import Target
     from tilegrad.runtime.program import Buffer, Call, Program
@@ -80,6 +95,17 @@ def ours(m: int, n: int, k: int, layout: str, threads: int, logs: list[str] | No
     program = Program("main", names, buffers, (Call("kernel", names),), {"kernel": func})
     library = runtime.build({"main": program}, {"kernel": schedule(func, target, hit.config)}, target)
     return library.context(threads).prepare("main", {"a": a, "b": b, "c": np.empty((m, n), np.float32)})
+
+
+def tune(shape: Sequence[Any], threads: int, budget_s: float, log: str) -> None:
+    """Search for a config of one product."""
+    from tilegrad import tuner
+    from tilegrad._base.target import Target
+    from tilegrad.schedules import task_of
+
+    func = product_kernel(*shape)
+    template, workload = task_of(func)
+    tuner.tune([tuner.Task(template, workload, func, Target.native(threads))], budget_s=budget_s, log=log)
 
 
 def peak(threads: int) -> Callable[[], Any]:
@@ -116,23 +142,21 @@ def peak(threads: int) -> Callable[[], Any]:
     return library.context(threads).prepare("main", {"out": np.zeros(buffer.shape, np.float32)})
 
 
+def peaks(threads: int) -> Callable[..., Callable[[], Any]]:
+    """``peak`` whatever the product is."""
+    return lambda **_: peak(threads)
+
+
 def geomean(values: Sequence[float]) -> float | None:
     """The geometric mean; None of nothing."""
     return round(math.exp(sum(map(math.log, values)) / len(values)), 3) if values else None
 
 
-def race(shape: Sequence[Any], threads: int, logs: list[str] | None, turn_s: float) -> dict[str, Any]:
+def race(arena: Arena, shape: Sequence[Any], turn_s: float) -> dict[str, Any]:
     """One row: all contestants on one product."""
     m, n, k, layout = shape
     case = {"m": m, "n": n, "k": k, "layout": layout}
-    contestants = [
-        Contestant("ours", "benchmarks.gemm:ours", {**case, "threads": threads, "logs": logs}),
-        Contestant("untuned", "benchmarks.gemm:ours", {**case, "threads": threads, "logs": []}),
-        Contestant("numpy", "benchmarks.gemm:numpy_matmul", case),
-        Contestant("torch", "benchmarks.gemm:torch_matmul", {**case, "threads": threads}),
-    ]
-    with Arena(contestants, threads) as arena:
-        result = arena.race(rounds=5, turn_s=turn_s)
+    result = arena.race(rounds=3, turn_s=turn_s, unit=case)
     best = result.best(["numpy", "torch"])
     rates = {name: round(2e-6 * m * n * k / ms, 2) if ms else None for name, ms in result.ms.items()}
     return {
@@ -143,22 +167,20 @@ def race(shape: Sequence[Any], threads: int, logs: list[str] | None, turn_s: flo
         "ratio_vs_best": result.ratio("ours", best) if best else None,
         "untuned_ratio_vs_best": result.ratio("untuned", best) if best else None,
         "untuned_vs_tuned": result.ratio("untuned", "ours"),
-        "missing": arena.missing,
     }
 
 
 def fractions(threads: int, logs: list[str] | None, turn_s: float) -> dict[str, Any]:
     """Our 1024 x 1024 x 1024 on all threads, and a cache-resident product on one, as fractions of the measured peak."""
-    square = {"m": 1024, "n": 1024, "k": 1024, "layout": "NN", "logs": logs}
-    small = {"m": 96, "n": 192, "k": 256, "layout": "NN", "logs": logs}
-    contestants = [
-        Contestant("square", "benchmarks.gemm:ours", {**square, "threads": threads}),
-        Contestant("peak", "benchmarks.gemm:peak", {"threads": threads}),
-        Contestant("small_1", "benchmarks.gemm:ours", {**small, "threads": 1}),
-        Contestant("peak_1", "benchmarks.gemm:peak", {"threads": 1}),
-    ]
-    with Arena(contestants, threads) as arena:
-        ms = arena.race(rounds=5, turn_s=turn_s).ms
+    square = {"m": 1024, "n": 1024, "k": 1024, "layout": "NN"}
+    small = {"m": 96, "n": 192, "k": 256, "layout": "NN"}
+    own = {f"x{t}": Contestant("ours", "benchmarks.gemm:ours", {"threads": t, "logs": logs}, many=True) for t in (threads, 1)}
+    ms: dict[str, float] = {}
+    for t, shape, name in ((threads, square, "square"), (1, small, "small_1")):
+        limit = Contestant("peak", "benchmarks.gemm:peaks", {"threads": t}, many=True)
+        with Arena([own[f"x{t}"], limit], t) as arena:
+            found = arena.race(rounds=5, turn_s=turn_s, unit=shape).ms
+        ms |= {name: found["ours"], "peak" if name == "square" else "peak_1": found["peak"]}
     peaks = {name: 1e-6 * PEAK_FLOPS_A_CALL * t / ms[name] for name, t in (("peak", threads), ("peak_1", 1))}
     return {
         "peak_gflops": round(peaks["peak"], 1),
@@ -171,16 +193,33 @@ def main() -> None:
     """Print a row a product and the summary."""
     options: dict[str, dict[str, Any]] = {
         "log": {"action": "append", "help": "tuning log for `ours`; may repeat"},
+        "tune": {"type": float, "default": 0.0, "help": "seconds of tuning for every product"},
+        "part": {"default": "1/1", "help": "I/N: only every N-th row, from the I-th"},
         "group": {"action": "append", "choices": sorted(SHAPES), "help": "only these groups of shapes; may repeat"},
     }
     args = arguments(str(__doc__), **options)
-    turn_s = 0.1 if args.quick else 0.3
+    turn_s = 0.1 if args.quick else 0.2
     groups = args.group or list(SHAPES)
     cases = [[*s, layout] for g in groups for s in SHAPES[g] for layout in LAYOUTS]
+    at, parts = map(int, args.part.split("/"))
     rows = []
-    for case in QUICK if args.quick and not args.group else cases:
-        rows.append(race(case, args.threads, args.log, turn_s))
-        emit(rows[-1], args.json)
+    with tempfile.TemporaryDirectory() as folder:
+        logs = [*(args.log or []), f"{folder}/tuned.jsonl"] if args.tune else args.log
+        if args.tune:
+            Path(folder, "tuned.jsonl").touch()
+        contestants = [
+            Contestant("ours", "benchmarks.gemm:ours", {"threads": args.threads, "logs": logs}, many=True),
+            Contestant("untuned", "benchmarks.gemm:ours", {"threads": args.threads, "logs": []}, many=True),
+            Contestant("numpy", "benchmarks.gemm:numpy_matmul", many=True),
+            Contestant("torch", "benchmarks.gemm:torch_matmul", {"threads": args.threads}, many=True),
+        ]
+        with Arena(contestants, args.threads) as arena:
+            for case in (QUICK if args.quick and not args.group else cases)[at - 1 :: parts]:
+                if args.tune:
+                    tune(case, args.threads, args.tune, logs[-1])
+                rows.append({**race(arena, case, turn_s), "missing": arena.missing})
+                emit(rows[-1], args.json)
+        fraction = fractions(args.threads, logs, turn_s)
     ratios = [r["ratio_vs_best"] for r in rows if r["ratio_vs_best"]]
     untuned = [r["untuned_ratio_vs_best"] for r in rows if r["untuned_ratio_vs_best"]]
     summary = {
@@ -189,7 +228,7 @@ def main() -> None:
         "untuned_geomean_vs_best": geomean(untuned),
         "untuned_worst_vs_best": min(untuned, default=None),
         "untuned_vs_tuned": geomean([r["untuned_vs_tuned"] for r in rows]),
-        **fractions(args.threads, args.log, turn_s),
+        **fraction,
         "threads": args.threads,
         "machine": machine(),
     }
