@@ -324,7 +324,8 @@ def _both(a: Expr | None, b: Expr | None) -> Expr | None:
 
 
 def combine(kind: str, a: Expr, b: Expr) -> Expr:
-    """One step of a reduction. Both operands are used more than once for max and min: name them first."""
+    """One step of a reduction, in the type of ``a``. Both are used more than once for max and min: name them first."""
+    b = b if str(b.ty.dtype) == str(a.ty.dtype) else tirx.Cast(str(a.ty.dtype), b)
     if kind == "sum":
         return a + b
     if kind == "prod":

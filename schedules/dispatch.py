@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tilegrad._base.target import Target
-from tilegrad._base.tvm import tirx
+from tilegrad._base.tvm import tirx, tvm_ffi
 from tilegrad.schedules.attention import TEMPLATE as ATTENTION
 from tilegrad.schedules.contraction import TEMPLATE as CONTRACTION
 from tilegrad.schedules.elementwise import TEMPLATE as ELEMENTWISE
@@ -38,5 +38,14 @@ def schedule(func: tirx.PrimFunc, target: Target, config: Config | None = None) 
 
     The result follows the common rules of ``schedules.finish``. Raises ScheduleError when the config is illegal.
     """
+    if _writes_nothing(func):
+        return finish(Scheduled(func.with_body(tirx.Evaluate(tirx.const(0, "int32")))), target)
     template, workload = task_of(func)
     return finish(template.apply(func, template.default(workload, target) if config is None else config, target), target)
+
+
+def _writes_nothing(func: tirx.PrimFunc) -> bool:
+    """Whether everything that the kernel stores has no elements (TVM would leave loop variables without loops)."""
+    stored: list[tirx.BufferStore] = []
+    tvm_ffi.structural_walk(func.body, (tirx.BufferStore, stored.append))
+    return bool(stored) and all(any(isinstance(d, tirx.IntImm) and int(d) == 0 for d in s.buffer.shape) for s in stored)

@@ -96,12 +96,16 @@ FEW_QUERIES = 8
 
 def few_queries(call: ir.Call) -> bool:
     """Whether attention, or its gradient, is better lowered as plain operators."""
-    return int(call.args[0].ty.shape[-2]) < FEW_QUERIES
+    queries, keys = (int(x.ty.shape[-2]) for x in call.args[:2])
+    return queries < FEW_QUERIES or keys == 0
 
 
 def plain_attention(n: Node) -> list[Value]:
     """tilegrad.attention by whole matrices."""
     q, k, v, *bias = n.args
+    if k.shape[-2] == 0:
+        nothing, rows = (n.tape.constant(x, q.dtype) for x in (0.0, math.inf))
+        return [nothing.broadcast_to((*q.shape[:-1], v.shape[-1])), rows.broadcast_to(q.shape[:-1])]
     logits = _logits(q, k, bias[0] if bias else None, n.attr("scale"), n.attr("diagonal"))
     axis = logits.ndim - 1
     high = F.maximum(F.max(logits, [axis], True), float(np.finfo(q.dtype).min))

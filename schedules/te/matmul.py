@@ -29,6 +29,8 @@ def matmul(a: te.Tensor, b: te.Tensor, out_dtype: str | None = None, name: str =
     batch = _broadcast(list(a.shape[:-2]), list(b.shape[:-2]), f"{name} of {dims(a)} and {dims(b)}")
     rows = list(a.shape[-2:-1])
     cols = list(b.shape[-1:]) if len(b.shape) > 1 else []
+    if extent(k_dim) == 0:  # an empty sum
+        return te.compute((*batch, *rows, *cols), lambda *_: tirx.const(0, out), name=f"{name}_empty")
     k = te.reduce_axis((0, k_dim), "k")
 
     def product(*index: Any) -> Any:
