@@ -41,6 +41,7 @@ def vjp(
     spans: list[regions.Region] = builder.regions
     active = active_vars(builder.bindings, wanted, spans)
     raise_if_rules_are_missing(builder, needed_bindings(builder.bindings, outputs, active, spans))
+    builder.forward = len(builder.bindings)
     tape = Tape(builder)
     walk = Walk(tape, list(builder.bindings), wanted, spans, active)
     for out, g in zip(outputs, cotangents, strict=True):

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
 
 from tilegrad._base.errors import UsageError
 from tilegrad._base.tvm import ir, relax, tvm
+
+if TYPE_CHECKING:
+    from tilegrad.relax_ext.saved import Saved
 
 InRole = Literal["input", "state", "hyper"]
 
@@ -40,6 +43,8 @@ class Graph:
     module: tvm.IRModule
     inputs: tuple[InPort, ...]
     outputs: tuple[OutPort, ...]
+    saved: tuple[Saved, ...] = field(default=(), compare=False)
+    """What the backward pass keeps from the forward pass, largest first; empty for a Graph read from a file."""
 
     @property
     def main(self) -> relax.Function:
@@ -94,6 +99,8 @@ class GraphBuilder:
         """Source line of the user's code that a var comes from, where known."""
         self.regions: list[Any] = []
         """Spans of bindings with a gradient of their own (``relax_ext.region``): checkpoint and custom_vjp."""
+        self.forward: int | None = None
+        """How many bindings there were before the last gradient was emitted."""
 
     def __del__(self) -> None:
         if getattr(self, "_open", False):  # an error in the middle of a graph: TVM would print a warning about the open block
@@ -149,6 +156,8 @@ class GraphBuilder:
 
     def finish(self) -> Graph:
         """Close the block and return the Graph. The builder cannot be used afterwards."""
+        from tilegrad.relax_ext.saved import saved_for_backward  # which reads expressions as the rules do; they import this file
+
         result = self._bb.emit_output(relax.Tuple([e for _, e in self._outputs]))
         block = self._bb._end_block()
         self._open = False
@@ -156,4 +165,5 @@ class GraphBuilder:
         func = func.with_attr("global_symbol", "main")
         mod = self._bb.get()
         mod["main"] = func
-        return Graph(relax.transform.Normalize()(mod), tuple(self._inputs), tuple(p for p, _ in self._outputs))
+        saved = () if self.forward is None else tuple(saved_for_backward(self, self.forward))
+        return Graph(relax.transform.Normalize()(mod), tuple(self._inputs), tuple(p for p, _ in self._outputs), saved)

@@ -11,6 +11,7 @@ from tilegrad.relax_ext.graph import Graph
 from tilegrad.relax_ext.legalize import legalize
 from tilegrad.relax_ext.literals import literals
 from tilegrad.relax_ext.plan import plan
+from tilegrad.relax_ext.saved import report
 from tilegrad.runtime.program import Program
 
 Phase = Callable[[tvm.IRModule], tvm.IRModule]
@@ -34,8 +35,10 @@ def lower(graph: Graph, name: str = "main", phases: tuple[tuple[str, Phase], ...
 
 
 def explain(graph: Graph, name: str = "main") -> str:
-    """The Graph, the module after each phase, and the Program, as text."""
+    """The Graph, what its backward pass keeps, the module after each phase, and the Program, as text."""
     parts, mod = [("graph", graph.text())], graph.module
+    if graph.saved:
+        parts.append(("kept for the backward pass, in bytes", f"{report(graph.saved)}\n"))
     for title, phase in PHASES:
         mod = phase(mod)
         parts.append((title, f"{mod.script()}\n"))

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tilegrad._base.tvm import ir, relax
-from tilegrad.relax_ext.graph import GraphBuilder
 from tilegrad.relax_ext.vjp.expressions import op_name, used_vars
+
+if TYPE_CHECKING:
+    from tilegrad.relax_ext.graph import GraphBuilder
 
 _VIEWS = ("relax.reshape", "relax.flatten", "relax.squeeze", "relax.expand_dims", "relax.nn.batch_flatten", "tilegrad.barrier",
           "tilegrad.stop_gradient")  # fmt: skip

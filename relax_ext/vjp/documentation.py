@@ -29,7 +29,8 @@ Reverse mode on the graph: `relax_ext/gradient.py` walks the bindings from the r
   which may call any kernel (docs/frontend.md has one with a schedule template of its own). Regions nest; a rule inside a
   recomputed region holds there too. `tilegrad.stop_gradient` ends a path.
 - `gradient_pass.Gradient` is the walk as an ordinary pass for any IRModule.
-- `saved.saved_for_backward` lists, per node, the bytes that the backward pass keeps from the forward pass.
+- `Graph.saved` lists, per node, the bytes that the backward pass keeps from the forward pass, who reads them and the node's
+  source line; `tilegrad explain` prints it.
 
 ## Conventions
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from tilegrad._base.tvm import relax
 from tilegrad.relax_ext.gradient import grad
 from tilegrad.relax_ext.graph import GraphBuilder
-from tilegrad.relax_ext.pipeline import lower
+from tilegrad.relax_ext.pipeline import explain, lower
 from tilegrad.relax_ext.region import checkpoint
 from tilegrad.relax_ext.saved import report, saved_for_backward
 from tilegrad.relax_ext.vjp.documentation import page
@@ -45,6 +45,13 @@ def test_outputs_are_kept_rather_than_inputs() -> None:
     assert [s.op for s in saved] == ["relax.tanh", "relax.tanh"]  # neither product is kept
     assert sum(s.bytes for s in saved) == 2 * 64 * 32 * 4
     assert "16384  in all" in report(saved)
+
+
+def test_a_graph_says_what_its_backward_pass_keeps() -> None:
+    graph = deep(1, wrap=False)[0].finish()
+    assert [(s.op, s.bytes) for s in graph.saved] == [("relax.tanh", 8192)] * 2
+    assert all("relax.matmul" in s.readers or "relax.multiply" in s.readers for s in graph.saved)
+    assert "16384  in all" in explain(graph)
 
 
 def test_checkpoint_keeps_only_what_enters_a_region() -> None:
