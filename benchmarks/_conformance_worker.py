@@ -131,7 +131,7 @@ def reference(case: Case) -> Reference | None:
         found = torch.autograd.grad(
             [results[i] for i in cotangents], [inputs[i] for i in wanted], list(cotangents.values()), allow_unused=True
         )
-        grads = [torch.zeros_like(tensors[i]) if g is None else g for i, g in zip(wanted, found, strict=True)]
+        grads = [torch.zeros_like(tensors[i]) if g is None else g.clone() for i, g in zip(wanted, found, strict=True)]
     else:
         wanted = []
     return Reference(case, tensors, wanted, [r.detach() for r in results], grads, cotangents) if results else None
@@ -279,11 +279,17 @@ def _gradients(model: Any, samples: Sequence[Reference], args: dict[str, np.ndar
         sources += [(own[i], s.tensors[i]) for i in s.wanted]
         values = [next(results) for _ in s.results]
         for i, g in s.cotangents.items():
-            if s.wanted and isinstance(values[i], relax.Var) and not any(values[i].same_as(o) for o in outs):
-                port = f"cotangent{len(outs)}"
-                cotangents.append(model.builder.input(port, tuple(g.shape), str(g.dtype)[6:]))
-                args[port] = to_numpy(g)
+            if not s.wanted or not isinstance(values[i], relax.Var):
+                continue  # a constant
+            port = f"cotangent.{own[0]}.{i}"
+            cotangent = model.builder.input(port, tuple(g.shape), str(g.dtype)[6:])
+            args[port] = to_numpy(g)
+            same = next((j for j, o in enumerate(outs) if values[i].same_as(o)), None)
+            if same is None:
                 outs.append(values[i])
+                cotangents.append(cotangent)
+            else:  # two results are one value
+                cotangents[same] = model.builder.emit(relax.op.add(cotangents[same], cotangent))
     if not sources:
         return {}
     found = {}

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tilegrad._base.tvm import tirx, tvm_ffi
+from tilegrad._base.tvm import ir, tirx, tvm_ffi
 from tilegrad.schedules.math import letting
 from tilegrad.schedules.math_float32 import Expr
 
@@ -97,7 +97,8 @@ def _named(extreme: Callable[[Expr, Expr], Expr]) -> Callable[[Any], Expr]:
     def rule(e: Any) -> Expr:
         if "bfloat16" in str(e.ty.dtype):  # TVM computes it in float32, and names would keep the narrow type
             return extreme(e.a, e.b)
-        return letting(lambda bind: extreme(bind(e.a), bind(e.b)))
+        # Loads need no name, and TVM's elimination of common subexpressions uses those it finds in a name's value too early.
+        return letting(lambda bind: extreme(*(x if isinstance(x, ir.TensorLoad) else bind(x) for x in (e.a, e.b))))
 
     return rule
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -16,6 +15,7 @@ from tilegrad.relax_ext.vjp.values import F, Tape, Value
 
 Number = bool | int | float
 
+_LARGEST_FULL = float(np.finfo(np.float32).max)
 _SMALL_FLOATS = ("float16", "bfloat16")
 
 
@@ -90,7 +90,7 @@ class Lowering:
 
     def full(self, shape: Sequence[int], x: Number, dtype: str) -> Value:
         """``shape`` filled with ``x``."""
-        if not math.isfinite(x):  # TVM has no lowering for these
+        if abs(x) > _LARGEST_FULL or x != x:  # TVM lowers full by way of a float32 literal
             return self.number(x, dtype).broadcast_to(tuple(shape))
         return self.tape.bind(relax.op.full(tuple(shape), relax.const(_fitting(x, dtype), dtype), dtype))
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tilegrad.frontend.pytorch.aten.movement import sliced
 from tilegrad.frontend.pytorch.lowering import Cannot, Lowering, Number, axes_of, axis_of
 from tilegrad.frontend.pytorch.table import aten
 from tilegrad.relax_ext.vjp.values import F, Value
@@ -286,3 +287,24 @@ def count_nonzero(k: Lowering, x: Value, dim: Axes = None) -> Value:
 def ones_mask(shape: Sequence[int], keep: object) -> np.ndarray:
     """A boolean array of ``shape`` from an index function (triangles and diagonals)."""
     return np.fromfunction(keep, tuple(shape), dtype=np.int64)  # type: ignore[arg-type]
+
+
+@aten("logcumsumexp")
+def logcumsumexp(k: Lowering, x: Value, dim: int) -> Value:
+    """By doubling: after step s, element i is the log of the sum of the exponentials of the 2^s elements up to it."""
+    if x.ndim == 0:
+        return x
+    axis, wide, reach = axis_of(dim, x.ndim), k.wide(x), 1
+    n = x.shape[axis]
+    while reach < n:
+        head, tail = sliced(k, wide, axis, 0, reach), sliced(k, wide, axis, reach, n)
+        wide = F.concat([head, _logaddexp(tail, sliced(k, wide, axis, 0, n - reach))], axis)
+        reach *= 2
+    return k.narrow(wide)
+
+
+def _logaddexp(a: Value, b: Value) -> Value:
+    """log(exp(a) + exp(b)); equal infinities are their own result."""
+    same = F.logical_and(F.equal(a, b), F.isinf(a))
+    distance = F.where(same, a.zeros_like(), F.abs(a - b))
+    return F.maximum(a, b) + F.where(same, a.zeros_like(), F.log(F.exp(-distance) + 1.0))
