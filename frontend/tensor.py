@@ -196,7 +196,8 @@ class Tensor(Operators):
 
     def __setitem__(self, key: Any, value: Any) -> None:
         new = indexing.put(self, key, value)
-        if self._node.grad and not self._node.bound:  # a result with a history keeps it: the name moves on
+        node = self._node
+        if node.op != "leaf" and not node.bound and node not in evaluate.pending.updates:  # a result: the name moves on
             self._node = new._node
             new._node.owner = weakref.ref(self)
             evaluate.register(new._node.owner)
