@@ -46,6 +46,12 @@ def optimizer() -> Any:
 
 
 ARRAYS: dict[str, tuple[Callable[[], Any], type[TilegradError], str]] = {
+    "a batch size of 0": (lambda: tg.compile(lambda x: x, [X], batch_sizes=(0, 8)), UsageError, r"'batch_sizes'.*at least 1"),
+    "any batch of what mixes rows": (
+        lambda: tg.compile(lambda x: x - x.mean(0), [X], logs=[], max_batch=2),
+        UsageError,
+        r"'max_batch'.*mixes rows.*batch_sizes=",
+    ),
     "matmul of shapes that do not fit": (lambda: t(2, 3) @ t(4, 5), ShapeError, r"matmul"),
     "addition of shapes that do not fit": (lambda: t(2, 3) + t(4), ShapeError, r"add"),
     "a reshape to another size": (lambda: t(2, 3).reshape(4, 2), ShapeError, r"reshape"),

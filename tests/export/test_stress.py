@@ -42,10 +42,16 @@ def hard(made, folder, mode, *flags, library=None):
     return np.array(done.stdout.split(), "f4")
 
 
-@pytest.mark.parametrize("mode", ["threads", "fork", "memory"])
-def test_stress(exported, tmp_path, mode):
-    """8 threads with 8 contexts each; parent and child go on after a fork; 10,000 steps in the memory of the first 100."""
+@pytest.mark.parametrize("mode", ["threads", "fork"])
+def test_many_contexts(exported, tmp_path, mode):
+    """8 threads with 8 contexts each; parent and child go on after a fork: everywhere Python's losses."""
     assert np.array_equal(hard(exported, tmp_path / "p", mode), in_python(exported))
+
+
+@pytest.mark.parametrize("name", ["mlp", "cnn", pytest.param("transformer", marks=pytest.mark.long)])
+def test_10000_steps_take_no_more_memory_than_100(package, tmp_path, name):
+    made = package(name)
+    assert np.array_equal(hard(made, tmp_path / "p", "memory"), in_python(made))
 
 
 @pytest.mark.parametrize("sanitizer", SANITIZERS)

@@ -12,8 +12,10 @@ import threading
 import numpy as np
 import pytest
 
+import tilegrad as tg
 from tilegrad import runtime
 from tilegrad._base.errors import LibraryError, UsageError
+from tilegrad.relax_ext.graph import GraphBuilder
 from tilegrad.runtime import cache, kernels, toolchain
 from tilegrad.runtime.program import Buffer
 
@@ -101,6 +103,16 @@ def test_a_size_limit_that_is_none(kit, own_cache, monkeypatch, wrong):
     for use in (cache.info, lambda: build(kit)):
         with pytest.raises(UsageError, match=f"TILEGRAD_CACHE_LIMIT_MB.*{wrong}.*a whole number of mebibytes"):
             use()
+
+
+def test_tvm_prints_nothing(own_cache, capfd):
+    """Sequences of statements in a kernel, and a graph given up half-way, would make it print warnings."""
+    x = np.ones((2, 3), "f4")
+    tg.compile(lambda x: tg.cumsum(x, 1), [x], logs=[])(x)
+    builder = GraphBuilder()
+    builder.input("x", (2,), "float32")
+    del builder
+    assert capfd.readouterr() == ("", "")
 
 
 def test_unwritable_cache_is_an_error(kit, tmp_path, monkeypatch):
