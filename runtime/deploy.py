@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tilegrad._base.errors import LibraryError, UsageError
-from tilegrad._base.target import Target
+from tilegrad._base.target import cpu
 from tilegrad.runtime import elf, safetensors
 from tilegrad.runtime.contents import MANIFEST, PARAMETERS, checked_states, checksum
 from tilegrad.runtime.library import Context, Library
@@ -121,7 +121,7 @@ def load(directory: str | Path, num_threads: int | None = None) -> Loaded:
     arch = elf.machine(contents[path.name][:64])
     if arch != manifest["target"]["arch"]:
         raise LibraryError(f"library {path}", f"a file for {arch}", manifest["target"]["arch"], "Export the package again.")
-    library = Library(path.resolve(), manifest)
+    library = Library(path.absolute(), manifest)
     loaded = Loaded(library, library.context(num_threads))
     loaded._take(safetensors.parse(contents[PARAMETERS], folder / PARAMETERS))
     return loaded
@@ -148,10 +148,10 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def _check_machine(manifest: Mapping[str, Any]) -> None:
-    host, needs = Target.native(1), manifest["target"]
-    if needs["arch"] != host.arch:
-        raise LibraryError("package", f"code for {needs['arch']}", f"{host.arch}, this machine", "Export it for this target.")
-    if missing := [f for f in needs["features"] if f not in host.features]:
+    (arch, features, _), needs = cpu(), manifest["target"]
+    if needs["arch"] != arch:
+        raise LibraryError("package", f"code for {needs['arch']}", f"{arch}, this machine", "Export it for this target.")
+    if missing := [f for f in needs["features"] if f not in features]:
         raise LibraryError(
             "package", f"code that needs {', '.join(missing)}", "features of this CPU", "Export it for a smaller target."
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import mmap
 import os
 import tempfile
@@ -79,6 +80,6 @@ def _array(data: bytes | mmap.mmap, start: int, info: Mapping[str, Any]) -> np.n
     dtype = np.dtype("uint16" if info["dtype"] == "BF16" else _TYPES[info["dtype"]])
     first, last = info["data_offsets"]
     shape = tuple(info["shape"])
-    if not 0 <= first <= last <= len(data) - start or last - first != int(np.prod(shape, dtype=np.int64)) * dtype.itemsize:
+    if not 0 <= first <= last <= len(data) - start or last - first != math.prod(shape) * dtype.itemsize:
         raise ValueError(f"offsets {first} to {last} for {info['dtype']}{list(shape)}")
     return np.frombuffer(data, np.uint8, last - first, start + first).view(dtype).reshape(shape)

@@ -176,7 +176,8 @@ def _known(name: str, threads: int | None) -> Target:
 
 
 @lru_cache(maxsize=1)
-def _detect() -> Target:
+def cpu() -> tuple[str, tuple[str, ...], str]:
+    """This machine's architecture, features (LLVM's names) and model. Raises TargetError for an unknown architecture."""
     machine = {"amd64": "x86_64", "arm64": "aarch64"}.get(platform.machine().lower(), platform.machine().lower())
     if machine not in _TRIPLES:
         raise TargetError("target 'native'", f"architecture {machine!r}", "x86_64, aarch64 or riscv64")
@@ -191,7 +192,12 @@ def _detect() -> Target:
             elif key.strip() == "model name":
                 model = value.strip()
     table = _X86_FLAGS if machine == "x86_64" else _ARM_FLAGS
-    feats = tuple(v for k, v in table.items() if k in flags) or (("neon",) if machine == "aarch64" else ())
+    return machine, tuple(v for k, v in table.items() if k in flags) or (("neon",) if machine == "aarch64" else ()), model
+
+
+@lru_cache(maxsize=1)
+def _detect() -> Target:
+    machine, feats, model = cpu()
     caches = {1: 32 << 10, 2: 512 << 10, 3: 8 << 20}
     for entry in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*"):
         try:
