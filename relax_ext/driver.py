@@ -15,8 +15,10 @@ from tilegrad._base.target import Target
 from tilegrad.relax_ext import build_cache, independent
 from tilegrad.relax_ext.graph import Graph
 from tilegrad.relax_ext.pipeline import lower
+from tilegrad.relax_ext.prepack import prepack
 from tilegrad.runtime.families import Family
 from tilegrad.runtime.program import Program
+from tilegrad.schedules.contraction import TEMPLATE as CONTRACTION
 from tilegrad.schedules.finish import finish
 
 log = logging.getLogger(__name__)
@@ -94,15 +96,16 @@ def build_graphs(
 
         def recipe() -> runtime.Recipe:  # export makes other forms of the library; only then is anything lowered
             programs = {name: lower(graph, name) for name, graph in graphs.items()}
-            return runtime.Recipe(programs, _schedule(programs, machine, records)[1], machine, prefix, families=together)
+            arranged, _, kernels = _schedule(programs, machine, records)
+            return runtime.Recipe(arranged, kernels, machine, prefix, families=together)
 
         return Build(runtime.Library(library, entry["manifest"], recipe), graphs, machine, choices)
     programs = {name: lower(graph, name) for name, graph in graphs.items()}
     for family in together.values():
         if family.any_batch:
             independent.check({size: programs[entry] for size, entry in family.entries.items()})
-    choices, scheduled = _schedule(programs, machine, records)
-    built = runtime.build(programs, scheduled, machine, prefix=prefix, families=together)
+    arranged, choices, scheduled = _schedule(programs, machine, records)
+    built = runtime.build(arranged, scheduled, machine, prefix=prefix, families=together)
     entry = {"manifest": built.manifest, "choices": {name: asdict(c) for name, c in choices.items()}}
     build_cache.put(key, built.path, entry)
     build = Build(built, graphs, machine, choices)
@@ -127,8 +130,8 @@ def plain_recipe(
 
 def _schedule(
     programs: Mapping[str, Program], target: Target, records: tuning_logs.Records
-) -> tuple[dict[str, Choice], dict[str, schedules.Scheduled]]:
-    """Every distinct kernel with the best known config."""
+) -> tuple[dict[str, Program], dict[str, Choice], dict[str, schedules.Scheduled]]:
+    """Every distinct kernel with the best known config; constants packed for theirs."""
     choices, scheduled = {}, {}
     for name, func in {n: f for p in programs.values() for n, f in p.kernels.items()}.items():
         template, workload = schedules.task_of(func)
@@ -143,7 +146,9 @@ def _schedule(
             config, source = template.default(workload, target), "default"
             scheduled[name] = schedules.schedule(func, target, config)
         choices[name] = Choice(template.name, workload.json(), config, source)
-    return choices, scheduled
+    configs = {name: dict(c.config) for name, c in choices.items() if c.template == CONTRACTION.name}
+    arranged, scheduled = prepack(programs, configs, scheduled, target)
+    return arranged, choices, scheduled
 
 
 def compile_graphs(

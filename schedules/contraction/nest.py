@@ -11,7 +11,7 @@ if K is split: the parts are summed in a fixed order, then epilogue and stores
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tilegrad._base.tvm import ir, tirx, tvm_ffi
@@ -28,17 +28,23 @@ from tilegrad.schedules.template import Scheduled
 class Nest:
     """Builds the scheduled kernel of one plan."""
 
-    def __init__(self, contraction: Contraction, plan: Plan) -> None:
+    def __init__(self, contraction: Contraction, plan: Plan, panels: Mapping[str, Any] | None = None) -> None:
+        """``panels``: buffers that hold the packed operand ``a`` or ``b`` already (see prepack.py)."""
         plan.check(contraction.layout_a + contraction.layout_b)
         self.p, self.c = plan, contraction
         self.mem = Memory(contraction.index_dtype)
         self.pack = Packer(contraction, plan, self.mem)
         self.pack_a, self.pack_b = bool(plan.config["pack_a"]), bool(plan.config["pack_b"])
         p = plan
-        self.packed_a = self._region("a", p.size.batch * p.k_blocks * p.tiles * p.kc * p.slots) if self.pack_a else None
+        self.panels = dict(panels or {})
+        self.packed_a = self.panels.get("a")
+        if self.pack_a and self.packed_a is None:
+            self.packed_a = self._region("a", p.size.batch * p.k_blocks * p.tiles * p.kc * p.slots)
         self.row_stride = self._row_stride()
         self.b_size = p.kc * (self.row_stride or p.nc * p.nr)
-        self.packed_b = self._region("b", p.threads * self.b_size) if self.pack_b else None
+        self.packed_b = self.panels.get("b")
+        if self.pack_b and self.packed_b is None:
+            self.packed_b = self._region("b", p.threads * self.b_size)
         self.tile_size = p.slots * p.nr
         self.split_k = p.splits[2] > 1
         if self.split_k:
@@ -51,7 +57,8 @@ class Nest:
     def body(self) -> Stmt:
         """All loops; scratch is ``mem.scratch``."""
         p = self.p
-        steps = [self._pack_all_a() if self.pack_a else None, self.mem.parallel(p.target.threads, p.units, self._unit)]
+        pack_a = self.pack_a and "a" not in self.panels
+        steps = [self._pack_all_a() if pack_a else None, self.mem.parallel(p.target.threads, p.units, self._unit)]
         if self.split_k:
             steps.append(self.mem.parallel(p.target.threads, p.size.batch * p.tiles * p.panels, self._reduce))
         return seq(self.mem.declarations, steps)
@@ -113,7 +120,8 @@ class Nest:
             def k_block(kb: Expr) -> Stmt:
                 k0, s2 = self.mem.hold("k0", (k_lo + kb) * p.kc)
                 k_extent = self._k_extent(k0)
-                packed = self._pack_b(t, batch, k0, k_extent, p0, count) if self.pack_b else None
+                pack_b = self.pack_b and "b" not in self.panels
+                packed = self._pack_b(t, batch, k0, k_extent, p0, count) if pack_b else None
                 first = kb.equal(0) if p.k_blocks > 1 else True
                 last = kb.equal(k_n - 1) if p.k_blocks > 1 else True
 
@@ -196,6 +204,9 @@ class Nest:
 
     def _b_address(self, t: Expr, batch: Expr, k0: Expr, panel: Expr, jr: Expr) -> tuple[Address, list[Stmt]]:
         p = self.p
+        if "b" in self.panels:
+            base, stmt = self.mem.hold("pb", (batch * (p.k_blocks * p.kc * p.panels) + k0 * p.panels + panel * p.kc) * p.nr)
+            return (lambda v, k: (self.packed_b, base + k * p.nr + v * p.lanes)), [stmt]
         if self.pack_b:
             if self.row_stride:
                 base, stmt = self.mem.hold("pb", t * self.b_size + jr * p.nr)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 from tilegrad._base.errors import ScheduleError
 from tilegrad._base.target import Target
 from tilegrad._base.tvm import tirx
-from tilegrad.schedules.contraction import define, model
+from tilegrad.schedules.contraction import define, model, prepack
 from tilegrad.schedules.contraction.affine import size as elements
 from tilegrad.schedules.contraction.canonical import Contraction, canonicalise
 from tilegrad.schedules.contraction.nest import Nest, kernel
@@ -48,6 +49,22 @@ class ContractionTemplate:
         if len(parts) > 1:
             plans = [replace(plan, config=_fitted(plan, x)) for plan, x in zip(plans, parts, strict=True)]
         return kernel(func, [Nest(x, plan) for x, plan in zip(parts, plans, strict=True)])
+
+    def prepack(
+        self, func: tirx.PrimFunc, config: Config, target: Target, constants: Sequence[int]
+    ) -> tuple[Scheduled, dict[int, prepack.Fill]]:
+        """As ``apply``, with those of the parameters ``constants`` replaced by their panels for which the result has a Fill."""
+        c = canonicalise(func)
+        if c is None or len(phases(c)) > 1:
+            return self.apply(func, config, target), {}
+        plan = Plan(c.size, model.checked(config), target)
+        sides = prepack.packable(func, c, plan, constants)
+        panels = {side: prepack.parameter(plan, side, c.acc) for side in sides}
+        done = kernel(func, [Nest(c, plan, panels)])
+        by_index = {i: panels[side] for side, i in sides.items()}
+        params = [by_index.get(i, p) for i, p in enumerate(done.func.params)]
+        scheduled = Scheduled(tirx.PrimFunc(params, done.func.body, attrs=done.func.attrs), done.scratch_bytes)
+        return scheduled, {i: prepack.fill(c, plan, side) for side, i in sides.items()}
 
     def estimate(self, workload: Workload, config: Config, target: Target) -> float:
         """Seconds that the analytic model expects."""
