@@ -74,6 +74,26 @@ ARRAYS: dict[str, tuple[Callable[[], Any], type[TilegradError], str]] = {
     "grad of a function of many elements": (lambda: tg.grad(lambda x: x * 2)(X), ShapeError, r"grad"),
     "item of many elements": (lambda: t(2).item(), UsageError, r"item"),
     "labels of another length": (lambda: F.cross_entropy(t(4, 10), t(3, dtype="int64")), ShapeError, r"cross_entropy"),
+    "attention of another width": (
+        lambda: F.scaled_dot_product_attention(t(2, 5, 4), t(2, 6, 3), t(2, 6, 3)),
+        ShapeError,
+        r"query and key of one width",
+    ),
+    "attention of integers": (
+        lambda: F.scaled_dot_product_attention(*(t(2, 5, 4, dtype="int32"),) * 3),
+        DTypeError,
+        r"argument 'query'",
+    ),
+    "attention with a mask of another shape": (
+        lambda: F.scaled_dot_product_attention(*(t(2, 5, 4),) * 3, attn_mask=t(5, 6)),
+        ShapeError,
+        r"argument 'attn_mask'",
+    ),
+    "attention with a mask of integers": (
+        lambda: F.scaled_dot_product_attention(*(t(2, 5, 4),) * 3, attn_mask=t(5, 5, dtype="int32")),
+        DTypeError,
+        r"'attn_mask'",
+    ),
     "a layer fed another width": (lambda: nn.Linear(3, 2)(t(4, 5)), ShapeError, r"linear|matmul"),
     "a convolution fed other channels": (lambda: nn.Conv2d(3, 4, 3)(t(1, 2, 8, 8)), ShapeError, r"conv"),
     "a window larger than the image": (lambda: nn.MaxPool2d(9)(t(1, 1, 4, 4)), ShapeError, r"pool.*larger than the image"),
