@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tilegrad._base.tvm import tirx
 from tilegrad.schedules.contraction.affine import decompose, flat
+from tilegrad.schedules.contraction.affine import size as extent
 from tilegrad.schedules.contraction.canonical import Contraction, Operand, product
 from tilegrad.schedules.contraction.micro import Address
 from tilegrad.schedules.contraction.plan import Plan
 from tilegrad.schedules.contraction.runs import interval_bound, moves_by, runs_along, slope
 from tilegrad.schedules.contraction.tir import Memory, Stmt, bind, both, ramp, seq, when
-from tilegrad.schedules.stages import Expr, Iter, loads, substitute
+from tilegrad.schedules.stages import Expr, Iter, loads, substitute, variables
 
 
 @dataclass(frozen=True)
@@ -367,8 +368,62 @@ class Packer:
             pad = mem.loop(
                 stop - size, lambda x: tirx.BufferStore(q.target, tirx.const(0, c.acc), [at + seg * per - first + size + x]), "z"
             )
-            rows = mem.loop(count, lambda r: run(k_env, at, seg, e0, e1, r0 + r), "row")
+            inner, g0, g1 = whole_rows(k_env, at, seg, e0, e1)
+            if inner is not None:  # the others are exact, so that nothing written here past a row's end is left
+                skipped = g1 - g0
+                others = lambda i: r0 + i + tirx.Select(r0 + i >= g0, skipped, mem.const(0))  # noqa: E731
+                rows = seq(inner, mem.loop(count - skipped, lambda i: run(k_env, at, seg, e0, e1, others(i)), "row"))
+            else:
+                rows = mem.loop(count, lambda r: run(k_env, at, seg, e0, e1, r0 + r), "row")
             return seq(s0, s1, s2, rows, pad if self.p.tail else None)
+
+        def whole_rows(k_env: dict[Any, Expr], at: Expr, seg: Expr, e0: Expr, e1: Expr) -> tuple[Stmt | None, Any, Any]:
+            """Rows that are neither cut by the block nor outside the image, and which: one interval of columns serves all.
+
+            They are copied by whole vectors, which may run on into the next row, written after.
+            """
+            steps = [(r, slope(flat(r.source, r.indices, "int64"), c.n[-1].var)) for r in loads(c.b.expr)]
+            high = [a for a in outer if a.extent > 1]
+            of_row = [g for g in c.b.guards if any(v.same_as(a.var) for a in high for v in variables(g))]
+            of_column = [g for g in c.b.guards if any(v.same_as(c.n[-1].var) for v in variables(g))]
+            split = (
+                all(g not in of_column for g in of_row)
+                and len(high) == 1
+                and runs_along(replace(c.b, guards=tuple(of_row)), high[0])
+            )
+            if not split or any(step not in (0, 1) for _, step in steps):
+                return None, None, None
+            env, binds = self.named(k_env | self.env(batch=q.batch, segments=seg))
+            rest = tuple(g for g in c.b.guards if g not in of_row)
+            lo_e, hi_e = self._interval(replace(c.b, guards=rest), c.n[-1].var, env, mem.const(0), mem.const(width))
+            lo, s0 = mem.hold("lo", lo_e)
+            hi, s1 = mem.hold("hi", hi_e)
+            vectors, s2 = mem.hold("vecs", tirx.floordiv(hi - lo + (lanes - 1), lanes))
+            top = tirx.floordiv(e0 + (width - 1), width)
+            bottom = tirx.max(top, tirx.floordiv(e1, width) - (-(-lanes // width)))
+            g0_e, g1_e = self._interval(replace(c.b, guards=tuple(of_row)), high[0].var, env, top, bottom)
+            g0, s3 = mem.hold("g0", g0_e)
+            g1_, s4 = mem.hold("g1", g1_e)
+            end = env | {high[0].var: g1_ - 1, c.n[-1].var: lo + vectors * lanes}
+            exists = both([mem.place(r.source, r.indices, end) <= extent(r.source) for r, step in steps if step == 1])
+            g1, s5 = mem.hold("g2", tirx.Select(exists, g1_, g0))
+
+            def row(i: Expr) -> Stmt:
+                start, s6 = mem.hold("start", at + seg * per + (g0 + i) * width - first)
+
+                def put(x: Expr) -> Stmt:
+                    here = env | {high[0].var: g0 + i, c.n[-1].var: x}
+                    return tirx.BufferStore(q.target, mem.flatten(c.b.expr, here), [start + x])
+
+                def blank(a: Expr, b: Expr) -> Stmt:
+                    zero = tirx.const(0, c.acc)
+                    return mem.loop(b - a, lambda x: tirx.BufferStore(q.target, zero, [start + a + x]), "z")
+
+                copy = mem.loop(vectors, lambda v: mem.vector(lanes, lambda x: put(lo + v * lanes + x)), "v")
+                edges = [blank(mem.const(0), lo), blank(hi, mem.const(width))] if of_column else []
+                return seq(s6, copy, edges)
+
+            return seq(binds, s0, s1, s2, s3, s4, s5, mem.loop(g1 - g0, row, "whole")), g0, g1
 
         def one(k: Expr) -> Stmt:
             at, s0 = self.mem.hold("at", q.at(mem.const(0), k))
