@@ -233,7 +233,7 @@ def _pack_cost(workload: Workload, layout: str) -> float:
         return PACK[layout]
     shapes = dict(item.split("=") for item in workload.fields["geometry"].split())
     width = int(shapes["y"].split("x")[-1])
-    return 1.6 if "by_weight" in workload.op else 0.3 + 6.0 / width
+    return 0.8 if "by_weight" in workload.op else 0.3 + 6.0 / width
 
 
 @lru_cache(maxsize=1024)

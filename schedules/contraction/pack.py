@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from tilegrad._base.tvm import tirx
-from tilegrad.schedules.contraction.affine import decompose, flat
-from tilegrad.schedules.contraction.affine import size as extent
+from tilegrad.schedules.contraction.affine import decompose
 from tilegrad.schedules.contraction.canonical import Contraction, Operand, product
+from tilegrad.schedules.contraction.lines import Lines, interval
 from tilegrad.schedules.contraction.micro import Address
 from tilegrad.schedules.contraction.plan import Plan
-from tilegrad.schedules.contraction.runs import interval_bound, moves_by, runs_along, slope
+from tilegrad.schedules.contraction.runs import moves_by, runs_along
 from tilegrad.schedules.contraction.tir import Memory, Stmt, bind, both, ramp, seq, when
-from tilegrad.schedules.stages import Expr, Iter, loads, substitute, variables
+from tilegrad.schedules.stages import Expr, Iter
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,8 @@ class Block:
 
 SHORT_RUN = 8
 """Elements along K that are turned at once; shorter runs are copied one by one."""
+STRIP = 256
+"""Elements along K that are gathered before they are turned."""
 Run = Callable[[dict[Any, Expr], Sequence[Iter], Expr, Expr, Expr], Stmt]
 
 
@@ -231,7 +233,7 @@ class Packer:
 
         def run(here: dict[Any, Expr], inner: Sequence[Iter], start: Expr, length: Expr, shift: Expr) -> Stmt:
             stop = start + length
-            lo_e, hi_e = self._interval(op, self.c.k[-1].var, here, start, stop) if op.guards else (start, stop)
+            lo_e, hi_e = interval(self.mem, op.guards, self.c.k[-1].var, here, start, stop) if op.guards else (start, stop)
             lo, s0 = mem.hold("lo", lo_e)
             hi, s1 = mem.hold("hi", hi_e)
 
@@ -284,17 +286,41 @@ class Packer:
         return self.mem.loop(q.vectors, lambda v: self.mem.loop(q.k_extent, lambda k: one(v, k), "k"), "v")
 
     def _columns(self, q: Block) -> Stmt:
-        def one(v: Expr) -> Stmt:
+        """Rows of the image along K, as many as a vector has lanes; then squares of them are turned in registers."""
+        mem, lanes = self.mem, self.p.lanes
+        lines = Lines(self.c.b, self.c.k, self.c.acc, lanes, mem, slack=True)
+        strip = tirx.decl_buffer((lanes * STRIP + lanes,), self.c.acc, "strip")
+
+        def one(v: Expr, k: Expr) -> Stmt:
+            length, s0 = mem.hold("len", tirx.min(mem.const(STRIP), mem.const(0) + q.k_extent - k))
+            e0, s1 = mem.hold("e0", q.k0 + k)
             seg, e = self.lane_env(q.v0 + v)
 
-            def lane(i: Expr) -> Stmt:
-                n = tirx.min(e + i, self.mem.const(self.p.size.n - 1)) if self.p.tail else e + i
+            def line(i: Expr) -> Stmt:
+                n = tirx.min(e + i, mem.const(self.p.size.n - 1)) if self.p.tail else e + i
                 env, binds = self.named(self.env(batch=q.batch, segments=seg, n=n))
-                return seq(binds, self._k_runs(self.c.b, env, q.k0, q.k_extent, q.target, lambda k: q.at(v, k) + i))
+                return seq(binds, lines.copy(strip, i * STRIP - e0, env, e0, e0 + length))
 
-            return self.mem.loop(self.p.lanes, lane, "l")
+            def read(i: Expr | int, x: Expr) -> Expr:
+                return tirx.BufferLoad(strip, [x + i * STRIP])
 
-        return self.mem.loop(q.vectors, one, "v")
+            def square(b: Expr) -> Stmt:
+                x = b * lanes
+                return self._square(lanes, lambda i, lane: read(i, x + lane), lambda i: (q.target, q.at(v, k + x + i)))
+
+            whole, s2 = mem.hold("whole", tirx.floordiv(length, lanes))
+
+            def rest(x: Expr) -> Stmt:
+                at = whole * lanes + x
+                return mem.loop(lanes, lambda i: tirx.BufferStore(q.target, read(i, at), [q.at(v, k + at) + i]), "l")
+
+            squares = mem.loop(whole, square, "b")
+            return seq(s0, s1, mem.loop(lanes, line, "l"), s2, squares, mem.loop(length - whole * lanes, rest, "x"))
+
+        count = -(-q.k_extent // STRIP) if isinstance(q.k_extent, int) else tirx.floordiv(q.k_extent + (STRIP - 1), STRIP)
+        return seq(
+            tirx.AllocBuffer(strip), mem.loop(q.vectors, lambda v: mem.loop(count, lambda b: one(v, b * STRIP), "kb"), "v")
+        )
 
     def _transpose(self, q: Block) -> Stmt:
         """Blocks of ``lanes`` x ``lanes``: vectors along K are read, turned in registers, written along N."""
@@ -324,109 +350,24 @@ class Packer:
         return self.mem.loop(q.vectors, vector, "v")
 
     def _rows(self, q: Block) -> Stmt:
-        """Runs of the innermost N axis (a row of the image): zeros, a copy, zeros, by the guards' interval."""
-        c, mem, lanes = self.c, self.mem, self.p.lanes
-        width, per, size = c.n[-1].extent, self.p.segment_vectors * lanes, self.p.size.n
-        outer = c.n[:-1]
+        """Rows of the image along N."""
+        mem, lanes = self.mem, self.p.lanes
+        per, size = self.p.segment_vectors * lanes, self.p.size.n
+        lines = Lines(self.c.b, self.c.n, self.c.acc, lanes, mem)
         first = mem.simplify(q.v0 * lanes)
         last = first + q.vectors * lanes
 
-        def run(k_env: dict[Any, Expr], at: Expr, seg: Expr, e0: Expr, e1: Expr, row: Expr) -> Stmt:
-            env, binds = self.named(k_env | decompose(outer, row) | self.env(batch=q.batch, segments=seg))
-            c0, s0 = self.mem.hold("c0", tirx.max(e0 - row * width, mem.const(0)))
-            c1, s1 = self.mem.hold("c1", tirx.min(e1 - row * width, mem.const(width)))
-            lo_e, hi_e = self._interval(c.b, c.n[-1].var, env, c0, c1)
-            lo, s2 = self.mem.hold("lo", lo_e)
-            hi, s3 = self.mem.hold("hi", hi_e)
-            start, s4 = self.mem.hold("start", at + seg * per + row * width - first)
-            zero = tirx.const(0, c.acc)
-
-            def put(x: Expr) -> Stmt:
-                return tirx.BufferStore(q.target, mem.flatten(c.b.expr, env | {c.n[-1].var: x}), [start + x])
-
-            def fill(a: Expr, b: Expr) -> Stmt:
-                return mem.loop(b - a, lambda x: tirx.BufferStore(q.target, zero, [start + a + x]), "z")
-
-            steps = [slope(flat(r.source, r.indices, "int64"), c.n[-1].var) for r in loads(c.b.expr)]
-            if all(s in (0, 1) for s in steps) and width >= lanes:
-                n_vec, s5 = self.mem.hold("vecs", tirx.floordiv(hi - lo, lanes))
-                body = [s5, mem.loop(n_vec, lambda x: mem.vector(lanes, lambda i: put(lo + x * lanes + i)), "x")]
-                done = lo + n_vec * lanes
-                body.append(mem.loop(hi - done, lambda x: put(done + x), "x"))
-            else:
-                body = [mem.loop(hi - lo, lambda x: put(lo + x), "x")]
-            if c.b.guards:
-                body = [fill(c0, lo), *body, fill(hi, c1)]
-            return seq(binds, s0, s1, s2, s3, s4, body)
-
         def segment(k_env: dict[Any, Expr], at: Expr, seg: Expr) -> Stmt:
-            e0, s0 = self.mem.hold("e0", tirx.max(first - seg * per, mem.const(0)))
-            e1, s1 = self.mem.hold("e1", tirx.min(last - seg * per, mem.const(size)))
-            r0, s2 = self.mem.hold("r0", tirx.floordiv(e0, width))
-            count = tirx.floordiv(e1 + (width - 1), width) - r0
-            stop = tirx.min(last - seg * per, mem.const(per))
-            pad = mem.loop(
-                stop - size, lambda x: tirx.BufferStore(q.target, tirx.const(0, c.acc), [at + seg * per - first + size + x]), "z"
-            )
-            inner, g0, g1 = whole_rows(k_env, at, seg, e0, e1)
-            if inner is not None:  # the others are exact, so that nothing written here past a row's end is left
-                skipped = g1 - g0
-                others = lambda i: r0 + i + tirx.Select(r0 + i >= g0, skipped, mem.const(0))  # noqa: E731
-                rows = seq(inner, mem.loop(count - skipped, lambda i: run(k_env, at, seg, e0, e1, others(i)), "row"))
-            else:
-                rows = mem.loop(count, lambda r: run(k_env, at, seg, e0, e1, r0 + r), "row")
-            return seq(s0, s1, s2, rows, pad if self.p.tail else None)
-
-        def whole_rows(k_env: dict[Any, Expr], at: Expr, seg: Expr, e0: Expr, e1: Expr) -> tuple[Stmt | None, Any, Any]:
-            """Rows that are neither cut by the block nor outside the image, and which: one interval of columns serves all.
-
-            They are copied by whole vectors, which may run on into the next row, written after.
-            """
-            steps = [(r, slope(flat(r.source, r.indices, "int64"), c.n[-1].var)) for r in loads(c.b.expr)]
-            high = [a for a in outer if a.extent > 1]
-            of_row = [g for g in c.b.guards if any(v.same_as(a.var) for a in high for v in variables(g))]
-            of_column = [g for g in c.b.guards if any(v.same_as(c.n[-1].var) for v in variables(g))]
-            split = (
-                all(g not in of_column for g in of_row)
-                and len(high) == 1
-                and runs_along(replace(c.b, guards=tuple(of_row)), high[0])
-            )
-            if not split or any(step not in (0, 1) for _, step in steps):
-                return None, None, None
+            e0, s0 = mem.hold("e0", tirx.max(first - seg * per, mem.const(0)))
+            e1, s1 = mem.hold("e1", tirx.min(last - seg * per, mem.const(size)))
+            to, s2 = mem.hold("to", at + seg * per - first)
             env, binds = self.named(k_env | self.env(batch=q.batch, segments=seg))
-            rest = tuple(g for g in c.b.guards if g not in of_row)
-            lo_e, hi_e = self._interval(replace(c.b, guards=rest), c.n[-1].var, env, mem.const(0), mem.const(width))
-            lo, s0 = mem.hold("lo", lo_e)
-            hi, s1 = mem.hold("hi", hi_e)
-            vectors, s2 = mem.hold("vecs", tirx.floordiv(hi - lo + (lanes - 1), lanes))
-            top = tirx.floordiv(e0 + (width - 1), width)
-            bottom = tirx.max(top, tirx.floordiv(e1, width) - (-(-lanes // width)))
-            g0_e, g1_e = self._interval(replace(c.b, guards=tuple(of_row)), high[0].var, env, top, bottom)
-            g0, s3 = mem.hold("g0", g0_e)
-            g1_, s4 = mem.hold("g1", g1_e)
-            end = env | {high[0].var: g1_ - 1, c.n[-1].var: lo + vectors * lanes}
-            exists = both([mem.place(r.source, r.indices, end) <= extent(r.source) for r, step in steps if step == 1])
-            g1, s5 = mem.hold("g2", tirx.Select(exists, g1_, g0))
-
-            def row(i: Expr) -> Stmt:
-                start, s6 = mem.hold("start", at + seg * per + (g0 + i) * width - first)
-
-                def put(x: Expr) -> Stmt:
-                    here = env | {high[0].var: g0 + i, c.n[-1].var: x}
-                    return tirx.BufferStore(q.target, mem.flatten(c.b.expr, here), [start + x])
-
-                def blank(a: Expr, b: Expr) -> Stmt:
-                    zero = tirx.const(0, c.acc)
-                    return mem.loop(b - a, lambda x: tirx.BufferStore(q.target, zero, [start + a + x]), "z")
-
-                copy = mem.loop(vectors, lambda v: mem.vector(lanes, lambda x: put(lo + v * lanes + x)), "v")
-                edges = [blank(mem.const(0), lo), blank(hi, mem.const(width))] if of_column else []
-                return seq(s6, copy, edges)
-
-            return seq(binds, s0, s1, s2, s3, s4, s5, mem.loop(g1 - g0, row, "whole")), g0, g1
+            stop = tirx.min(last - seg * per, mem.const(per))
+            pad = mem.loop(stop - size, lambda x: tirx.BufferStore(q.target, tirx.const(0, self.c.acc), [to + size + x]), "z")
+            return seq(s0, s1, s2, binds, lines.copy(q.target, to, env, e0, e1), pad if self.p.tail else None)
 
         def one(k: Expr) -> Stmt:
-            at, s0 = self.mem.hold("at", q.at(mem.const(0), k))
+            at, s0 = mem.hold("at", q.at(mem.const(0), k))
             k_env, binds = self.named(self.env(k=q.k0 + k))
             if self.p.size.segments == 1:
                 return seq(s0, binds, segment(k_env, at, mem.const(0)))
@@ -435,24 +376,6 @@ class Packer:
             return seq(s0, binds, mem.loop(s_last - s_first + 1, lambda s: segment(k_env, at, s_first + s), "seg"))
 
         return mem.loop(q.k_extent, one, "k")
-
-    def _interval(self, op: Operand, var: Any, env: dict[Any, Expr], c0: Expr, c1: Expr) -> tuple[Expr, Expr]:
-        """[lo, hi) of ``var`` within [c0, c1) where every guard of ``op`` holds."""
-        lo, hi, tests = c0, c1, []
-        for g in op.guards:
-            kind, bound = interval_bound(g, var)  # type: ignore[misc]
-            value = substitute(bound, env)
-            if kind == "lo":
-                lo = tirx.max(lo, value)
-            elif kind == "hi":
-                hi = tirx.min(hi, value)
-            else:
-                tests.append(value)
-        lo = tirx.min(lo, c1)
-        hi = tirx.max(hi, lo)
-        if tests:
-            hi = tirx.Select(both(tests), hi, lo)
-        return lo, hi
 
 
 def transposed(rows: Sequence[Expr]) -> tuple[list[Stmt], list[Expr]]:
