@@ -150,7 +150,8 @@ def _cycles(workload: Workload, config: Config, target: Target) -> dict[str, flo
     per_thread = ceildiv(p.units, target.threads)
     tiles, panels = p.unit_tiles, p.unit_panels
     k_unit = min(size.k, p.kc * p.unit_k_blocks)
-    rows, columns = size.m / p.tiles, p.total_vectors / p.panels
+    rows = size.m / p.tiles
+    columns = min(panels * p.vectors, p.total_vectors) / panels  # the last panel is narrow; the first thread has whole ones
     n_unit = panels * p.nr
     visits = tiles * panels
     micro, overhead = _micro(p, layout, elem, rows, columns)
