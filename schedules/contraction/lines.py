@@ -13,7 +13,7 @@ from tilegrad._base.tvm import tirx
 from tilegrad.schedules.contraction.affine import decompose, flat, size
 from tilegrad.schedules.contraction.canonical import Operand
 from tilegrad.schedules.contraction.runs import interval_bound, slope
-from tilegrad.schedules.contraction.tir import Memory, Stmt, both, seq
+from tilegrad.schedules.contraction.tir import Memory, Stmt, both, ramp, seq, when
 from tilegrad.schedules.stages import Expr, Iter, id_of, loads, substitute, variables
 
 
@@ -118,11 +118,18 @@ class Lines:
         def one(i: Expr) -> Stmt:
             start, s6 = mem.hold("start", to + (g0 + i) * width)
             put, blank = self._put(target, start, env | {row.var: g0 + i}), self._blank(target, start)
-            if self.even:
-                body = mem.loop(vectors, lambda v: mem.vector(lanes, lambda x: put(lo + v * lanes + x)), "v")
-            else:
-                body = mem.loop(hi - lo, lambda x: put(lo + x), "x")
-            return seq(s6, body, [blank(mem.const(0), lo), blank(hi, mem.const(width))] if rest else None)
+            if not self.even:
+                copy = mem.loop(hi - lo, lambda x: put(lo + x), "x")
+                return seq(s6, copy, [blank(mem.const(0), lo), blank(hi, mem.const(width))] if rest else None)
+            copy = mem.loop(vectors, lambda v: mem.vector(lanes, lambda x: put(lo + v * lanes + x)), "v")
+            zeros = tirx.Broadcast(tirx.const(0, self.acc), lanes)
+
+            def edge(a: Expr, b: Expr) -> Stmt:  # a short one is a store; LLVM would make the loop alone a call of memset
+                store = tirx.BufferStore(target, zeros, [ramp(start + a, lanes)])
+                return when(a < b, seq(store, blank(a + lanes, b)))
+
+            left, right = (edge(mem.const(0), lo), edge(hi, mem.const(width))) if rest else (None, None)
+            return seq(s6, left, copy, right)
 
         return seq(s0, s1, s2, s3, s4, s5, mem.loop(g1 - g0, one, "whole")), g0, g1
 

@@ -41,7 +41,7 @@ class Nest:
         if self.pack_a and self.packed_a is None:
             self.packed_a = self._region("a", p.size.batch * p.k_blocks * p.tiles * p.kc * p.slots)
         self.row_stride = self._row_stride()
-        self.b_size = p.kc * (self.row_stride or p.nc * p.nr)
+        self.b_size = p.kc * (self.row_stride or p.nc * p.nr) + p.lanes
         self.packed_b = self.panels.get("b")
         if self.pack_b and self.packed_b is None:
             self.packed_b = self._region("b", p.threads * self.b_size)
@@ -168,7 +168,7 @@ class Nest:
 
         n_vec, s0 = (vectors, None) if isinstance(vectors, int) else self.mem.hold("vectors", vectors)
         v0, s1 = self.mem.hold("v0", p0 * p.vectors)
-        return seq(s0, s1, self.pack.b_block(Block(batch, k0, k_extent, v0, n_vec, self.packed_b, at)))
+        return seq(s0, s1, self.pack.b_block(Block(batch, k0, k_extent, v0, n_vec, self.packed_b, at, slack=True)))
 
     # --- the micro-kernel ------------------------------------------------------------------------------------
 

@@ -28,6 +28,8 @@ class Block:
     vectors: int | Expr
     target: Any
     at: Callable[[Expr, Expr], Expr]
+    slack: bool = False
+    """Whether a vector past the last row's end may be written."""
 
 
 SHORT_RUN = 8
@@ -353,7 +355,7 @@ class Packer:
         """Rows of the image along N."""
         mem, lanes = self.mem, self.p.lanes
         per, size = self.p.segment_vectors * lanes, self.p.size.n
-        lines = Lines(self.c.b, self.c.n, self.c.acc, lanes, mem)
+        lines = Lines(self.c.b, self.c.n, self.c.acc, lanes, mem, q.slack)
         first = mem.simplify(q.v0 * lanes)
         last = first + q.vectors * lanes
 
