@@ -16,15 +16,14 @@ Arrays = dict[str, np.ndarray]
 class Row:
     """``inputs`` are shapes (float32) or (shape, high) of integers below high; ``ours`` emits Relax on a builder.
 
-    ``passes`` are the arrays that must cross memory, by input name or output number, for the compulsory traffic.
-    ``limited``: bandwidth, not arithmetic, is what bounds the kernel.
+    ``limited``: bandwidth, not arithmetic, is what bounds the kernel. ``updates`` are states that the outputs replace, in order.
     """
 
     inputs: Mapping[str, Any]
     ours: Callable[[Any, Any], list[Any]]
     torch: Callable[[Any, Any], Any]
     limited: bool = True
-    bytes: int | None = None
+    updates: tuple[str, ...] = ()
 
 
 def arrays(row: Row) -> Arrays:
@@ -51,7 +50,7 @@ def graph(row: Row) -> Any:
 
     b = GraphBuilder()
     given = arrays(row)
-    names = {n: b.input(n, a.shape, str(a.dtype)) for n, a in given.items()}
+    names = {n: b.input(n, a.shape, str(a.dtype), "state" if n in row.updates else "input") for n, a in given.items()}
 
     class Inputs:
         def __getattr__(self, name: str) -> Any:
@@ -62,7 +61,7 @@ def graph(row: Row) -> Any:
 
     emit.op = relax.op  # type: ignore[attr-defined]
     for k, value in enumerate(row.ours(emit, Inputs())):
-        b.output(f"y{k}", value)
+        b.output(f"y{k}", value, updates=row.updates[k] if row.updates else None)
     return b.finish()
 
 
@@ -210,7 +209,7 @@ ROWS: dict[str, Row] = {
     "cross_entropy": Row(
         {"x": (512, 8192), "t": ((512,), 8192)}, _cross_entropy, lambda t, i: lambda: t.nn.functional.cross_entropy(i.x, i.t)
     ),
-    "adam": Row({"p": (10_000_000,), "g": (10_000_000,), "m": (10_000_000,), "v": (10_000_000,)}, _adam, _torch_adam),
+    "adam": Row(dict.fromkeys("pgmv", (10_000_000,)), _adam, _torch_adam, updates=("p", "m", "v")),
     "embedding_gradient": Row(
         {"g": (1024, 256), "t": ((1024,), 8192)},
         _embedding_backward((8192, 256)),
