@@ -12,16 +12,21 @@ Ints = tuple[int, ...]
 Index = Sequence[tirx.Expr]
 
 
+def index_dtype(pool: Ints) -> str:
+    """The type of places in a window: sixteen bits unless the window is huge. (TVM widens int32 to int64 among indices.)"""
+    return "int16" if prod(pool) < 1 << 15 else "int32"
+
+
 def max_pool_index(x: te.Tensor, y: te.Tensor, pool: Ints, strides: Ints, padding: Ints, dilation: Ints) -> te.Tensor:
     """The place in each window (row-major) of the first element that equals the window's maximum y, or is NaN."""
-    ks = _window(pool)
+    ks, dtype = _window(pool), index_dtype(pool)
 
     def element(n: tirx.Var, c: tirx.Var, *o: tirx.Var) -> tirx.Expr:
         at, inside = _position(o, ks, x.shape[2:], strides, padding, dilation)
         value = x(n, c, *[tirx.max(tirx.min(a, d - 1), 0) for a, d in zip(at, x.shape[2:], strict=True)])
         found = tirx.all(inside, tirx.any(value == y(n, c, *o), is_nan(value)))
-        place = tirx.Cast("int32", _flat(ks, pool))
-        return te.min(tirx.if_then_else(found, place, tirx.const(prod(pool), "int32")), axis=ks)
+        place = tirx.Cast(dtype, _flat(ks, pool))
+        return te.min(tirx.if_then_else(found, place, tirx.const(prod(pool), dtype)), axis=ks)
 
     return te.compute(y.shape, element, name="max_pool_index")
 
@@ -30,7 +35,7 @@ def window_gather(x: te.Tensor, index: te.Tensor, pool: Ints, strides: Ints, pad
     """y[n, c, o] = the element of window o at place index[n, c, o]; 0 where there is none."""
 
     def element(n: tirx.Var, c: tirx.Var, *o: tirx.Var) -> tirx.Expr:
-        rest: tirx.Expr = index(n, c, *o)
+        rest: tirx.Expr = tirx.Cast("int32", index(n, c, *o))
         ks: list[tirx.Expr] = []
         for size in reversed(pool):
             ks.insert(0, rest % size if len(ks) + 1 < len(pool) else rest)
@@ -47,7 +52,7 @@ def window_scatter(
     """dx[n, c, i] = the sum of dy[n, c, o] over the windows o whose place index[n, c, o] is i."""
 
     def term(n: tirx.Var, c: tirx.Var, o: Index, k: Index, inside: tirx.Expr) -> tirx.Expr:
-        chosen = tirx.all(inside, index(n, c, *o) == tirx.Cast("int32", _flat(k, pool)))
+        chosen = tirx.all(inside, index(n, c, *o) == tirx.Cast(index.dtype, _flat(k, pool)))
         return tirx.if_then_else(chosen, dy(n, c, *o), tirx.const(0, dy.dtype))
 
     return _over_windows("window_scatter", dy, term, x_shape, pool, strides, padding, dilation)

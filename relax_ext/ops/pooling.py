@@ -12,7 +12,9 @@ from tilegrad._base.tvm import relax
 from tilegrad.relax_ext.ops import _te_pool as _te
 from tilegrad.relax_ext.ops.register import register, shape, tensor
 
-max_pool_index = register("tilegrad.max_pool_index", lambda x, y, **_: tensor(shape(y), "int32"), _te.max_pool_index)
+max_pool_index = register(
+    "tilegrad.max_pool_index", lambda x, y, pool, **_: tensor(shape(y), _te.index_dtype(pool)), _te.max_pool_index
+)
 
 
 def _gathered(x: relax.TensorType, index: relax.TensorType, **_: Any) -> relax.Type:

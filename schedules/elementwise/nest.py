@@ -9,6 +9,7 @@ from typing import Any
 from tilegrad._base.target import Target
 from tilegrad._base.tvm import tirx, tvm_ffi
 from tilegrad.schedules.body import Access, Body, Evaluator, Views, elements
+from tilegrad.schedules.elementwise.strips import Strips, strips
 from tilegrad.schedules.elementwise.turn import Turned, turned
 from tilegrad.schedules.finish import element_bytes
 from tilegrad.schedules.loops import (
@@ -47,6 +48,7 @@ class _Nest:
         self._outputs, self._inlined, self._views, self._target = outputs, inlined, views, target
         self._iters = outputs[0].spatial or (Iter(tirx.Var("u", "int32"), 1),)
         self._dtype = str(self._iters[-1].var.ty.dtype)
+        self._strips: Strips | None = None
         self._period = 1
         self._whole = self._evaluate({})
         self._period = self._find_period()
@@ -107,17 +109,20 @@ class _Nest:
         across = _transposed(body.accesses, outer, lane)
         if across is not None and self._tile > 1:
             return self._tiled(body, outer, across, lane, low, high)
-        emit = Emit(body)
+        strided = strips(body, lane, self._lanes)
+        self._strips = strided
+        emit = Emit(strided.body if strided else body)
+        arrays: list[tirx.Stmt] = [tirx.AllocBuffer(a) for _, _, a in strided.reads] if strided else []
         top = emit.ready()
         if self._threads == 1:
-            return seq([*top, self._serial(emit, outer, lambda e: self._lane_spans(e, lane, low, high))])
+            return seq([*top, *arrays, self._serial(emit, outer, lambda e: self._lane_spans(e, lane, low, high))])
         count = split_threads([d.extent for d in outer], self._threads)
         rows = pymath.prod(d.extent for d in outer[:count])
         parts = 1 if rows >= 8 * self._threads else self._threads // pymath.gcd(rows, self._threads)
         p = tirx.Var("p", self._dtype)
         row = p if parts == 1 else tirx.floordiv(p, parts)
         part = tirx.floormod(p, parts)
-        binds: list[tirx.Stmt] = []
+        binds = arrays
         for dim, value in zip(outer[:count], fused(row, [d.extent for d in outer[:count]]), strict=True):
             binds += emit.enter(dim, value)
 
@@ -163,7 +168,11 @@ class _Nest:
 
     def _vector(self, emit: Emit, lane: Dim, base: Any, width: int, vector: bool) -> tirx.Stmt:
         """One vector of every output from ``base``."""
+        before: list[tirx.Stmt] = []
         after: list[tirx.Stmt] = []
+        if self._strips is not None and emit.body is self._strips.body:
+            emit = emit.copy()
+            before = self._strips.fill(emit, base, width)
 
         def body(index: Any) -> list[tirx.Stmt]:
             e = emit.lanes(index, width)
@@ -176,7 +185,7 @@ class _Nest:
             after.extend(stores)
             return [*entered, *named]
 
-        return seq([lane_loop(width, self._dtype, body, vector), *after])
+        return seq([*before, lane_loop(width, self._dtype, body, vector), *after])
 
     def _interleaved(self, emit: Emit, start: Emit, width: int) -> tuple[list[tirx.Stmt], list[tirx.Stmt]]:
         """(each residue's values, named, lane by lane; the stores of whole vectors that alternate between residues)."""
@@ -259,9 +268,8 @@ class _Nest:
         side = squares.side
         a, v, k = (tirx.Var(n, self._dtype) for n in ("a", "l", "k"))
         e = emit.copy()
-        e.enter(squares.origin[0], firsts[0] + a * side)
-        e.enter(squares.origin[1], firsts[1] + v * side)
-        work = squares.fill(e)
+        work = [*e.enter(squares.origin[0], firsts[0] + a * side), *e.enter(squares.origin[1], firsts[1] + v * side)]
+        work += squares.fill(e)
         row = e.copy()
         inside = row.enter(squares.dims[0], firsts[0] + a * side + k)
         work.append(loop(k, side, seq([*inside, self._vector(row, squares.dims[1], firsts[1] + v * side, side, True)])))

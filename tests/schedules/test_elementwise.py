@@ -115,6 +115,18 @@ def test_a_state_may_be_updated_in_place() -> None:
     np.testing.assert_allclose(left.numpy(), a - (b * 0.5 + a), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("stride", [2, 3, 4, 5])
+@pytest.mark.parametrize("length", [3, 17, 40, 333])
+def test_strided_reads(length: int, stride: int) -> None:
+    """By whole loads that end at the last element needed: nothing behind the array is read."""
+    x = tensor(7, (length - 1) * stride + 1)
+    a = normal(7, (length - 1) * stride + 1)
+    y = topi.add(topi.strided_slice(x, [0, 0], list(a.shape), [1, stride]), f32(1.0))
+    kernel = Kernel([x], y)
+    assert ("strip" in str(kernel.done.func)) == (stride <= 4)
+    np.testing.assert_array_equal(kernel(a), a[:, ::stride] + 1)
+
+
 @pytest.mark.parametrize("features", [None, ("avx2", "fma", "avx"), ()])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "uint8"])
 def test_transposed_and_straight_reads_together(dtype: str, features: tuple[str, ...] | None) -> None:
