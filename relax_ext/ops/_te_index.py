@@ -6,10 +6,14 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
-from tvm.script.ir_builder import IRBuilder
-from tvm.script.ir_builder import tirx as T
-
 from tilegrad._base.tvm import te, tirx
+from tilegrad.schedules.loops import PARALLEL_WORK, loop, seq
+from tilegrad.schedules.stages import id_of, variables
+
+PARTS = 8
+"""Ranges of places: each part goes through all indices."""
+MIN_ROW = 16
+"""Elements that one index moves, below which going through the indices costs more than the threads save."""
 
 Ints = tuple[int, ...]
 Place = Callable[[Any, Sequence[tirx.Expr]], Sequence[tirx.Expr]]
@@ -66,23 +70,32 @@ def _ravel(i: Sequence[tirx.Expr], shape: Ints) -> tirx.Expr:
 
 
 def _scatter_add(name: str, updates: te.Tensor, indices: te.Tensor, shape: Ints, place: Place) -> te.Tensor:
+    """Threads own ranges of places: each clears its own and goes through all updates, adding those that fall there."""
     extents = [int(d) for d in updates.shape]
+    probe = [tirx.Var("u", "int64") for _ in extents]
+    to = place(tirx.decl_buffer(indices.shape, indices.dtype), probe)
+    shared = [d for d, u in enumerate(probe) if any(e is u for e in to)]
+    axis = next(d for d, e in enumerate(to) if not any(e is u for u in probe))
+    inner = [] if {id_of(v) for v in variables(to[axis])} & {id_of(probe[d]) for d in shared} else shared
+    order = [*(d for d in range(len(extents)) if d not in inner), *inner]
+    worth = max(prod(extents), prod(shape)) >= PARALLEL_WORK and prod(extents[d] for d in inner) >= MIN_ROW
+    parts = min(PARTS, shape[axis]) if worth else 1
 
     def body(ins: Sequence[tirx.Buffer], outs: Sequence[tirx.Buffer]) -> tirx.Stmt:
         g, index, out = ins[0], ins[1], outs[0]
-        with IRBuilder() as ib:
-            with T.seq_scope():
-                with T.grid(*shape) as i:
-                    T.buffer_store(out, tirx.const(0, updates.dtype), _list(i))
-                with T.grid(*extents) as u:
-                    at = list(place(index, _list(u)))
-                    T.buffer_store(out, out[tuple(at)] + g[tuple(_list(u))], at)
-            return ib.get()
+        part, u = tirx.Var("part", "int64"), [tirx.Var("u", "int64") for _ in extents]
+        begin, end = (tirx.floordiv((part + k) * shape[axis], parts) for k in (0, 1))
+        at = list(place(index, u))
+        work: tirx.Stmt = tirx.BufferStore(out, out[tuple(at)] + g[tuple(u)], at)
+        for n, d in reversed(list(enumerate(order))):
+            if n == len(order) - len(inner) - 1 and parts > 1:
+                work = tirx.IfThenElse(tirx.And(begin <= at[axis], at[axis] < end), work, None)
+            work = loop(u[d], extents[d], work)
+        i = [tirx.Var("i", "int64") for _ in shape]
+        clear: tirx.Stmt = tirx.BufferStore(out, tirx.const(0, updates.dtype), i)
+        for d in reversed(range(len(shape))):
+            clear = loop(i[d], end - begin, clear, start=begin) if d == axis else loop(i[d], shape[d], clear)
+        return loop(part, parts, seq([clear, work]), tirx.ForKind.PARALLEL if parts > 1 else tirx.ForKind.SERIAL)
 
     out = tirx.decl_buffer(shape, updates.dtype, name, layout=None)
     return te.extern([shape], [updates, indices], body, dtype=updates.dtype, out_buffers=[out], name=name, tag=name)
-
-
-def _list(i: Any) -> list[tirx.Expr]:
-    """Loop variables of a grid, which gives a lone variable for one axis."""
-    return [i] if isinstance(i, tirx.Var) else list(i)
