@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Mapping
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,11 @@ import numpy as np
 from tilegrad._base.errors import DTypeError, ShapeError, UsageError
 from tilegrad.runtime.manifest import Port
 from tilegrad.runtime.program import numpy_dtype
+
+LINE = 64
+"""Bytes of a cache line."""
+LARGE = 1 << 14
+"""Bytes from which on the place of an output in memory matters."""
 
 
 class Binder:
@@ -36,7 +42,7 @@ class Binder:
                     continue
                 if not output:
                     raise UsageError(f"entry '{self.entry}'", f"no {name!r} among {sorted(args)}", f"an array for {port}")
-                array = np.empty(shape, dtype)
+                array = _empty(shape, dtype)
             else:
                 used += 1
                 if type(array) is not np.ndarray:
@@ -121,6 +127,16 @@ class Binder:
                 )
             if stop > end:
                 end, before = stop, i
+
+
+def _empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """A new array; a large one starts at a cache line, which NumPy's own do not, so that no vector lies across two."""
+    size = prod(shape) * dtype.itemsize
+    if size < LARGE:
+        return np.empty(shape, dtype)
+    memory = np.empty(size + LINE, np.uint8)
+    start = -address(memory) % LINE
+    return memory[start : start + size].view(dtype).reshape(shape)
 
 
 def address(array: np.ndarray) -> int:

@@ -82,3 +82,13 @@ def test_second_build_lowers_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert [float(b.library.context().run("f", {"x": x})["y"][0, 0]) for b in (again, other)] == [2.0, 3.0]
     first.library.path.unlink()  # the library is gone: made again
     assert build_graphs({"f": graph(2.0)}, logs=[]).library.path.exists()
+
+
+def test_large_outputs_start_at_a_cache_line() -> None:
+    b = GraphBuilder()
+    x = b.input("x", (100, 1000), "float32")
+    b.output("y", b.emit(relax.op.permute_dims(x)))
+    a = np.arange(100_000, dtype="float32").reshape(100, 1000)
+    y = build_graphs({"f": b.finish()}, logs=[]).library.context().run("f", {"x": a})["y"]
+    assert y.ctypes.data % 64 == 0 and y.flags.c_contiguous and y.flags.writeable
+    np.testing.assert_array_equal(y, a.T)
