@@ -46,8 +46,11 @@ class ElementwiseTemplate:
         return [{"vector": v, "tile": t, "parallel": p} for p in (1, 0) for v in (4, 2, 1) for t in (32, 16, 64)]
 
     def default(self, workload: Workload, target: Target) -> Config:
-        """Two registers hide the latency of arithmetic; 32 rows of a transposed tile are two lines of float32."""
-        return {"vector": 4 if workload.fields["stages"] == 1 else 2, "tile": 32, "parallel": 1}
+        """Four registers share each constant and hide latency; of three inputs or more, two registers each are enough.
+
+        A transposed tile's 32 rows are two lines of float32.
+        """
+        return {"vector": 4 if len(workload.fields["inputs"]) < 3 else 2, "tile": 32, "parallel": 1}
 
     def apply(self, func: tirx.PrimFunc, config: Config, target: Target) -> Scheduled:
         """One nest for each output shape, in order; a later one reads what an earlier one wrote."""
