@@ -95,6 +95,8 @@ class Contraction:
     """Whether A is the second factor of the source."""
     remainders: tuple[Iter, ...] = ()
     """Axes that are a remainder: of a channel by the channels of a group, of a position by a stride (its phase)."""
+    pairs: bool = False
+    """Whether a lane holds two 16-bit neighbours of K (see pairs.py)."""
 
     @property
     def index_dtype(self) -> str:

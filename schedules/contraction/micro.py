@@ -57,8 +57,9 @@ def multiply(
     b: Address,
     begin: Callable[[Cells], Stmt],
     end: Callable[[Cells], Stmt],
+    product: Callable[[Expr, Expr], Expr] = lambda x, y: x * y,
 ) -> Stmt:
-    """``cells[r, v] += sum over k of a(r, k) * b(v, k)`` between ``begin``, which fills the cells, and ``end``.
+    """``cells[r, v] += sum over k of product(a(r, k), b(v, k))`` between ``begin``, which fills the cells, and ``end``.
 
     One load a vector of b, one broadcast a row of a, one multiply-add each.
     """
@@ -74,7 +75,7 @@ def multiply(
             buffer, index = a(r, k)
             var, stmt = bind(f"a{r}", tirx.Broadcast(tirx.BufferLoad(buffer, [index]), cells.lanes))
             out.append(stmt)
-            out += [cells.put(r, v, cells.get(r, v) + var * columns[v]) for v in range(cells.vectors)]
+            out += [cells.put(r, v, cells.get(r, v) + product(var, columns[v])) for v in range(cells.vectors)]
         return seq(out)
 
     return seq(cells.allocate(), begin(cells), memory.loop(k_extent, step, "k"), end(cells))

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tilegrad._base.tvm import ir, tirx, tvm_ffi
+from tilegrad.schedules.contraction import pairs
 from tilegrad.schedules.contraction.canonical import Contraction
 from tilegrad.schedules.contraction.micro import Address, Cells, multiply
 from tilegrad.schedules.contraction.pack import Block, Packer, transposed
@@ -322,7 +323,10 @@ class Nest:
 
         cells = Cells(rows, vectors, p.lanes, self.c.acc, self.mem.const(0))
         begin = lambda c: when(first, c.clear(), c.load(self.partial, tile))  # noqa: E731
-        return multiply(self.mem, cells, k_extent, a, b, begin, lambda c: c.save(self.partial, tile))
+        end = lambda c: c.save(self.partial, tile)  # noqa: E731
+        if self.c.pairs:
+            return multiply(self.mem, cells, k_extent, a, b, begin, end, lambda x, y: pairs.product(x, y, p.lanes))
+        return multiply(self.mem, cells, k_extent, a, b, begin, end)
 
     # --- epilogue --------------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from tilegrad.schedules.contraction import define, model, prepack
 from tilegrad.schedules.contraction.affine import size as elements
 from tilegrad.schedules.contraction.canonical import Contraction, canonicalise
 from tilegrad.schedules.contraction.nest import Nest, kernel
+from tilegrad.schedules.contraction.pairs import paired
 from tilegrad.schedules.contraction.phases import phases
 from tilegrad.schedules.contraction.plan import Plan, element_bytes
 from tilegrad.schedules.stages import id_of, loads, variables
@@ -44,7 +45,7 @@ class ContractionTemplate:
         c = canonicalise(func)
         if c is None:
             raise ScheduleError("contraction template", "a kernel that is no contraction", "one that match accepts")
-        parts = phases(c)
+        parts = [paired(x, model.checked(config), target) for x in phases(c)]
         plans = [Plan(x.size, model.checked(config), target) for x in parts]
         if len(parts) > 1:
             plans = [replace(plan, config=_fitted(plan, x)) for plan, x in zip(plans, parts, strict=True)]
@@ -57,7 +58,8 @@ class ContractionTemplate:
         c = canonicalise(func)
         if c is None or len(phases(c)) > 1:
             return self.apply(func, config, target), {}
-        plan = Plan(c.size, model.checked(config), target)
+        c = paired(c, model.checked(config), target)
+        plan = Plan(c.size, config, target)
         sides = prepack.packable(func, c, plan, constants)
         panels = {side: prepack.parameter(plan, side, c.acc) for side in sides}
         done = kernel(func, [Nest(c, plan, panels)])

@@ -261,3 +261,17 @@ def test_own_mathematics_in_a_long_epilogue():
     cdf = np.vectorize(math.erf)(x / math.sqrt(2)) / 2 + 0.5
     np.testing.assert_allclose(y, x * cdf, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(dy, arrays[2] * (cdf + x * np.exp(-x * x / 2) / math.sqrt(2 * math.pi)), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("layout", ["NN", "NT", "TN"])
+@pytest.mark.parametrize("m, n, k", [(2, 7, 1), (17, 33, 127), (40, 19, 300)])
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16"])
+def test_narrow_integers_are_exact(m, n, k, layout, dtype):
+    inputs, out = product(m, n, k, layout, dtype, "int32")
+    rng = np.random.default_rng(0)
+    ends = np.iinfo(dtype)
+    arrays = [rng.integers(ends.min // (64 if dtype == "int16" else 1), ends.max, dims(t), dtype) for t in inputs]
+    _, (got,) = run(inputs, [out], arrays=arrays)
+    a, b = (x.astype("int64") for x in arrays)
+    exact = (a if layout[0] == "N" else a.T) @ (b if layout[1] == "N" else b.T)
+    np.testing.assert_array_equal(got, exact.astype("int32"))

@@ -43,3 +43,18 @@ def test_the_inner_loop_is_vectors_in_registers(name, fma, scalar, stack, accumu
     assert count >= accumulators, (config, hot)
     assert not [line for line in hot if re.search(scalar, line)]
     assert not [line for line in hot if re.search(stack, line)]
+
+
+@pytest.mark.parametrize(
+    "name, vector",
+    [("x86-64-v3", r"vpmaddwd .*ymm"), ("skylake-avx512", r"vpmaddwd .*zmm"), ("aarch64", r"mla\s+v\d+\.4s")],
+)
+def test_bytes_are_multiplied_by_vectors(name, vector):
+    target = Target.parse(name, 2)
+    inputs, out = product(14 * 18, 768, 256, dtype="int8", acc="int32")
+    func = create([*inputs, out])
+    scheduled = finish(TEMPLATE.apply(func, TEMPLATE.default(TEMPLATE.match(func), target), target), target)
+    text = tvm.compile(tvm.IRModule({"k": pointer_kernel(scheduled.func, "k")}), target=target.tvm).mod.inspect_source("asm")
+    hot = max(_loops(text), key=lambda lines: sum(bool(re.search(vector, line)) for line in lines))
+    assert sum(bool(re.search(vector, line)) for line in hot) >= 12
+    assert not [line for line in hot if re.search(r"imul|vpmulld|\s(madd|mul)\s+w", line)]
