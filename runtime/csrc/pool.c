@@ -3,6 +3,9 @@
  * Workers wait for a new job generation: a few pauses, then yields, and after 50 microseconds they sleep on a
  * condition variable. The caller takes part as worker 0 and waits for the others in the same way. Task t of a job
  * always runs with the same (task, number of tasks), so results do not depend on timing.
+ *
+ * No thread is pinned, but a worker that finds itself on the core of a thread before it moves to a free one: a thread
+ * that yields is always runnable and looks cache-hot, and the scheduler may leave both on one core while another idles.
  */
 #define _GNU_SOURCE
 #include "internal.h"
@@ -56,12 +59,14 @@ static int parallel_launch(tgrt_task task, void *data, int num_task) { return ru
 #include <signal.h>
 #include <unistd.h>
 
-enum { PAUSES = 400, SPIN_NANOSECONDS = 50000 };
+enum { PAUSES = 400, SPIN_NANOSECONDS = 50000, JOBS_BETWEEN_MOVES = 64 };
 
 typedef struct {
   pthread_t thread;
   struct tgrt_pool *pool;
   int index;
+  int rest;       /* jobs until this worker may move again */
+  atomic_int cpu; /* where it began its last job */
 } tgrt_worker;
 
 struct tgrt_pool {
@@ -77,6 +82,7 @@ struct tgrt_pool {
   _Alignas(TG_ALIGN) atomic_uint generation;
   _Alignas(TG_ALIGN) atomic_int pending;
   atomic_int failed;
+  atomic_int caller_cpu;
   _Alignas(TG_ALIGN) atomic_int sleepers;
   atomic_int caller_sleeps;
   tgrt_worker workers[];
@@ -169,6 +175,41 @@ static int run_share(tgrt_pool *pool, int index) {
   return 0;
 }
 
+#ifdef __linux__
+static int this_cpu(void) { return sched_getcpu(); }
+
+/* Leaves a core on which the caller or a worker before this one has begun the job, where a free one is allowed. */
+static void spread(tgrt_worker *self) {
+  tgrt_pool *pool = self->pool;
+  int cpu = sched_getcpu();
+  int shared = cpu == atomic_load_explicit(&pool->caller_cpu, memory_order_relaxed);
+  for (int i = 0; i < self->index - 1 && !shared; ++i)
+    shared = cpu == atomic_load_explicit(&pool->workers[i].cpu, memory_order_relaxed);
+  if (shared && self->rest == 0) {
+    cpu_set_t allowed, others;
+    self->rest = JOBS_BETWEEN_MOVES;
+    if (sched_getaffinity(0, sizeof allowed, &allowed) == 0) {
+      others = allowed;
+      cpu = atomic_load_explicit(&pool->caller_cpu, memory_order_relaxed);
+      if (cpu >= 0 && cpu < CPU_SETSIZE) CPU_CLR(cpu, &others);
+      for (int i = 0; i < self->index - 1; ++i) {
+        cpu = atomic_load_explicit(&pool->workers[i].cpu, memory_order_relaxed);
+        if (cpu >= 0 && cpu < CPU_SETSIZE) CPU_CLR(cpu, &others);
+      }
+      if (CPU_COUNT(&others) > 0 && sched_setaffinity(0, sizeof others, &others) == 0)
+        sched_setaffinity(0, sizeof allowed, &allowed);
+    }
+    cpu = sched_getcpu();
+  } else if (self->rest > 0) {
+    --self->rest;
+  }
+  atomic_store_explicit(&self->cpu, cpu, memory_order_relaxed);
+}
+#else
+static int this_cpu(void) { return -1; }
+static void spread(tgrt_worker *self) { (void)self; }
+#endif
+
 static void *work(void *argument) {
   tgrt_worker *self = argument;
   tgrt_pool *pool = self->pool;
@@ -178,6 +219,7 @@ static void *work(void *argument) {
   for (;;) {
     seen = wait_for_job(pool, seen);
     if (pool->stop) return NULL;
+    spread(self);
     if (run_share(pool, self->index)) atomic_store_explicit(&pool->failed, 1, memory_order_relaxed);
     if (atomic_fetch_sub(&pool->pending, 1) == 1 && atomic_load(&pool->caller_sleeps)) {
       pthread_mutex_lock(&pool->lock);
@@ -195,6 +237,7 @@ static int parallel_launch(tgrt_task task, void *data, int num_task) {
   pool->env.num_task = num_task > 0 ? num_task : pool->num_threads;
   atomic_store_explicit(&pool->failed, 0, memory_order_relaxed);
   atomic_store_explicit(&pool->pending, pool->num_threads - 1, memory_order_relaxed);
+  atomic_store_explicit(&pool->caller_cpu, this_cpu(), memory_order_relaxed);
   announce_job(pool);
   inside_parallel = 1;
   int status = run_share(pool, 0);
@@ -218,6 +261,7 @@ TG_HIDDEN int tgrt_pool_start(tgrt_pool *pool, tgrt_context *ctx, int num_thread
   atomic_init(&pool->failed, 0);
   atomic_init(&pool->sleepers, 0);
   atomic_init(&pool->caller_sleeps, 0);
+  atomic_init(&pool->caller_cpu, -1);
   if (pthread_mutex_init(&pool->lock, NULL) || pthread_cond_init(&pool->work, NULL) || pthread_cond_init(&pool->done, NULL)) return -1;
 
   sigset_t all, before; /* signals of the program are for the program's own threads */
@@ -228,6 +272,8 @@ TG_HIDDEN int tgrt_pool_start(tgrt_pool *pool, tgrt_context *ctx, int num_thread
     tgrt_worker *w = &pool->workers[i - 1];
     w->pool = pool;
     w->index = i;
+    w->rest = 0;
+    atomic_init(&w->cpu, -1);
     status = pthread_create(&w->thread, NULL, work, w);
     if (!status) pool->num_threads = i + 1;
   }
