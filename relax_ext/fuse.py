@@ -87,7 +87,8 @@ class _Fuser:
             alone = len(self.users[p]) == 1 and p not in self.returned
             free = all(not loads(s.body) for s in p.stages)
             moves = p.kind == "movement" or (node.kind == "attention" and self._views_movement(p))
-            if moves and p not in group and (node.kind in _PACKING or alone or free):
+            plain = all(len(loads(s.body)) == 1 for s in p.stages)  # not a choice among several arrays
+            if moves and p not in group and (node.kind in _PACKING and plain or alone or free):
                 group.copies.add(p)
                 todo += self.producers[p]
 
@@ -101,7 +102,7 @@ class _Fuser:
             return
         for p in sorted(self.producers[node], key=lambda p: (self._rank(self.group[p]), -p.index)):
             own, into = self.group[node], self.group[p]
-            if into is own or p in own or p.kind in ("view", "opaque") or len(p.outs) != 1:
+            if into is own or p in own or p.kind in ("view", "join", "opaque") or len(p.outs) != 1:
                 continue
             if self._anchored(into) and self._anchored(own) or not _reads_pointwise(node, p.outs[0]):
                 continue

@@ -10,15 +10,23 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+
 from tilegrad._base.errors import UnsupportedOperatorError
 from tilegrad._base.tvm import ir, relax, tirx, tvm
+from tilegrad.runtime.program import numpy_dtype
 from tilegrad.schedules.own import ATTRIBUTE
-from tilegrad.schedules.stages import Stage, loads, stages
+from tilegrad.schedules.stages import Stage, loads, stages, substitute
+from tilegrad.schedules.te.concat import JOIN
 
-Kind = Literal["view", "movement", "elementwise", "reduction", "contraction", "attention", "opaque"]
-"""view: a reshape, no data moves. movement: copies, selects and constants, no arithmetic.
+ALIGN = 64
+"""Bytes: a cache line and the widest vector. Temporaries and parts of them begin at multiples."""
+
+Kind = Literal["view", "movement", "elementwise", "reduction", "contraction", "attention", "join", "opaque"]
+"""view: a reshape or a stretch of an intermediate value, no data moves. movement: copies, selects and constants, no arithmetic.
 elementwise: arithmetic, no reduction. contraction: one sum of products, no other reduction.
-attention: the products and the softmax of attention, or of its gradient."""
+attention: the products and the softmax of attention, or of its gradient.
+join: arguments one after the other in memory, where they may be written at once."""
 
 
 @dataclass(eq=False)
@@ -33,6 +41,8 @@ class Node:
     stages: tuple[Stage, ...]
     call: relax.Call
     index: int
+    part: int | None = None
+    """For a view of a stretch of its argument's memory: the element at which it starts."""
 
 
 class Lowered:
@@ -60,6 +70,8 @@ class Lowered:
         self.nodes = [self._node(i, var, call, items.get(var, {})) for i, (var, call) in enumerate(calls)]
         self.producer = {out: n for n in self.nodes for out in n.outs if out is not None}
         self.results = self._results(tuples)
+        for n in self.nodes:
+            self._see_part(n)
 
     def resolve(self, expr: relax.Expr) -> relax.Expr:
         """Follow aliases to the var that a kernel or parameter defines, or to a constant."""
@@ -79,6 +91,22 @@ class Lowered:
         func, parts, kind = self._read[name]
         return Node(name, args, outs, func, kind, parts, call, index)
 
+    def _see_part(self, node: Node) -> None:
+        """A slice that is one stretch of an intermediate value's memory moves no data either, where vectors stay aligned."""
+        (out, *_) = node.outs
+        if node.kind != "movement" or len(node.stages) != 1 or out is None or any(out.same_as(r) for r in self.results):
+            return
+        if len(node.args) == 1 and node.args[0] in self.producer and not self._is_input(node.args[0]):
+            start = stretch(node.stages[0])
+            if start is not None and start * _bytes(node.stages[0].dtype) % ALIGN == 0:
+                node.kind, node.part = "view", start
+
+    def _is_input(self, var: relax.Expr) -> bool:
+        """Whether a var is a parameter, or a reshape of one."""
+        while (n := self.producer.get(var)) is not None and n.kind == "view":
+            var = n.args[0]
+        return n is None
+
     def _results(self, tuples: dict[relax.Var, relax.Tuple]) -> list[relax.Expr]:
         body = self.resolve(self.mod["main"].body.body)
         body = tuples.get(body, body)
@@ -91,6 +119,8 @@ def kind_of(func: tirx.PrimFunc, parts: tuple[Stage, ...]) -> Kind:
         return "opaque"
     if len(parts) == 1 and not parts[0].reduce and len(func.params) == 2 and _is_reshape(func):
         return "view"
+    if JOIN in parts[0].annotations and len(parts) == 1:
+        return "join"
     if any("attention" in s.annotations for s in parts):
         return "attention"
     reductions = [s for s in parts if s.reduce]
@@ -104,6 +134,38 @@ def _is_reshape(func: tirx.PrimFunc) -> bool:
     x, y = func.params
     same = math.prod(int(d) for d in x.shape) == math.prod(int(d) for d in y.shape) and x.dtype == y.dtype
     return same and relax.analysis.has_reshape_pattern(func)
+
+
+def stretch(stage: Stage) -> int | None:
+    """Where a stage's elements begin in the array they are copied from, if they lie there in one piece."""
+    load = stage.body
+    if stage.reduce or not isinstance(load, ir.TensorLoad) or load.source.dtype != stage.buffer.dtype:
+        return None
+    source = tuple(int(d) for d in load.source.shape)
+    if len(source) != len(stage.shape):
+        return None
+    zero = {i.var: tirx.const(0, i.var.ty.dtype) for i in stage.spatial}
+    analyzer = tvm.sym.Analyzer()
+    starts = [analyzer.simplify(substitute(e, zero)) for e in load.indices]
+    if not all(isinstance(b, tirx.IntImm) for b in starts):
+        return None
+    own = [i.extent == 1 or is_zero(analyzer, e - b - i.var) for e, b, i in zip(load.indices, starts, stage.spatial, strict=True)]
+    first = next((d for d, extent in enumerate(stage.shape) if extent > 1), len(source))
+    if not all(own) or stage.shape[first + 1 :] != source[first + 1 :]:
+        return None
+    at = 0
+    for b, extent in zip(starts, source, strict=True):
+        at = at * extent + int(b)
+    return at
+
+
+def is_zero(analyzer: tvm.sym.Analyzer, expr: tirx.PrimExpr) -> bool:
+    """Whether an index expression is zero everywhere."""
+    return isinstance(e := analyzer.simplify(expr), tirx.IntImm) and int(e.value) == 0
+
+
+def _bytes(dtype: str) -> int:
+    return np.dtype(numpy_dtype(dtype)).itemsize
 
 
 def is_movement(expr: tirx.PrimExpr) -> bool:

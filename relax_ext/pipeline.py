@@ -8,16 +8,20 @@ from tilegrad._base.tvm import relax, tvm
 from tilegrad.relax_ext.fold_transposes import fold_transposes
 from tilegrad.relax_ext.fuse import fuse
 from tilegrad.relax_ext.graph import Graph
+from tilegrad.relax_ext.join_pieces import join_pieces
 from tilegrad.relax_ext.legalize import legalize
 from tilegrad.relax_ext.literals import literals
 from tilegrad.relax_ext.plan import plan
 from tilegrad.relax_ext.saved import report
+from tilegrad.relax_ext.share import share
 from tilegrad.runtime.program import Program
 
 Phase = Callable[[tvm.IRModule], tvm.IRModule]
 
 PHASES: tuple[tuple[str, Phase], ...] = (
     ("simplify", relax.transform.DeadCodeElimination()),
+    ("share", share),
+    ("join pieces", join_pieces),
     ("fold transposes", fold_transposes),
     ("legalize", legalize),
     ("literals", literals),

@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import hashlib
 import math
+from bisect import insort
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
+
+import numpy as np
 
 from tilegrad._base.tvm import ir, relax, te, tirx, tvm, tvm_ffi
 from tilegrad.relax_ext.fuse import pointwise
 from tilegrad.relax_ext.graph import Graph
-from tilegrad.relax_ext.lowered import Lowered, Node
-from tilegrad.runtime.program import Buffer, Call, Program, Role
+from tilegrad.relax_ext.lowered import ALIGN, Lowered, Node
+from tilegrad.runtime.program import Buffer, Call, Program, Role, numpy_dtype
 from tilegrad.schedules.stages import loads
-
-ALIGN = 64  # bytes; a cache line and the widest vector
 
 
 @dataclass(eq=False)
@@ -47,7 +49,11 @@ class _Planner:
         self.place: dict[relax.Expr, str] = {}
         """Buffer that holds each var (views share their source's)."""
         self.root: dict[relax.Var, relax.Expr] = {}
-        """What each view is a view of."""
+        """What each reshape is a view of."""
+        self.whole: dict[relax.Var, relax.Expr] = {}
+        """What each part is a stretch of."""
+        self.pieces: dict[relax.Var, list[relax.Expr]] = {}
+        """What is written straight into each joined value."""
         self.order: dict[int, set[int]] = {}
         """Extra edges: node index -> nodes that must run first, so that an update may be in place."""
         self.steps: list[_Step] = []
@@ -59,12 +65,16 @@ class _Planner:
     def program(self) -> Program:
         self._ports()
         self._place_results()
+        joined = {n.index for n in self.low.nodes if n.kind == "join" and self._place_pieces(n)}
         for node in self.low.nodes:
-            if node.kind != "view":
+            if node.part is not None and self._is_temp(self._source(node.args[0])):
+                self.place[node.outs[0]] = self._part(node)
+            elif node.index not in joined and (node.kind != "view" or node.part is not None):
                 self._step(node)
         steps = [self._copy(a, b) for a, b in self.early] + self._ordered() + [self._copy(a, b) for a, b in self.copies]
         arena, offsets = _pack(self.buffers, steps)
-        buffers = {n: replace(b, offset=offsets.get(n)) for n, b in self.buffers.items() if b.role != "temp" or n in offsets}
+        buffers = {n: b for n, b in self.buffers.items() if b.role != "temp"}
+        buffers |= {n: replace(self.buffers[n], offset=at) for n, at in offsets.items()}
         kernels: dict[str, tirx.PrimFunc] = {}
         calls = []
         for s in steps:
@@ -118,7 +128,9 @@ class _Planner:
 
     def _views(self) -> None:
         for n in self.low.nodes:
-            if n.kind == "view":
+            if n.part is not None:
+                self.whole[n.outs[0]] = n.args[0]
+            elif n.kind == "view":
                 self.root[n.outs[0]] = self.root.get(n.args[0], n.args[0])
 
     def _may_write_in_place(self, node: Node, value: relax.Var, state: str) -> bool:
@@ -199,17 +211,33 @@ class _Planner:
             return  # nothing to compute
         reads = [self._read(a) for a in node.args]
         func = node.func
-        if {self.buffers[r].view_of or r for r in reads} & {
-            self.buffers[w].view_of or w for w in writes
-        }:  # in place: two parameters name one buffer, so LLVM must not assume otherwise
+        if any(self._overlap(r, w) for r in reads for w in writes):  # in place: LLVM must not assume otherwise
             func = func.with_attr("tirx.noalias", False)
         after = {self.low.producer[a].index for a in self._roots(node) if a in self.low.producer} | self.order.get(
             node.index, set()
         )
         self.steps.append(_Step(func, node.name.rstrip("0123456789"), reads, writes, node.index, after))
 
+    def _overlap(self, a: str, b: str) -> bool:
+        """Whether two buffers have memory in common."""
+        x, y = self.buffers[a], self.buffers[b]
+        first, second = (p.offset or 0 if p.view_of else 0 for p in (x, y))
+        return (x.view_of or a) == (y.view_of or b) and first < second + y.nbytes and second < first + x.nbytes
+
     def _roots(self, node: Node) -> list[relax.Var]:
-        return [r for a in node.args if isinstance(r := self.root.get(a, a), relax.Var)]
+        """The vars whose kernels must have run before the node can: of a part that is a view, the whole's; of what is joined
+        in place, the pieces'."""
+        found, todo = [], list(node.args)
+        while todo:
+            a = todo.pop()
+            r = self.root.get(a, a)
+            if r in self.whole and self.buffers[self.place[r]].role == "view":
+                todo.append(self.whole[r])
+            elif r in self.pieces:
+                todo += self.pieces[r]
+            elif isinstance(r, relax.Var):
+                found.append(r)
+        return found
 
     def _ordered(self) -> list[_Step]:
         """Original order, except that what must run later does, and that what makes no temporary runs as soon as it can.
@@ -237,10 +265,45 @@ class _Planner:
         return _Step(func, "copy", [self._view(source, flat)], [self._view(target, flat)])
 
     def _view(self, base: str, shape: tuple[int, ...]) -> str:
-        if self.buffers[base].shape == shape:
+        """The buffer's memory under another shape."""
+        b = self.buffers[base]
+        if b.shape == shape:
             return base
         name = f"{base}_as_{'x'.join(map(str, shape)) or 'scalar'}"
-        self.buffers.setdefault(name, Buffer(name, shape, self.buffers[base].dtype, "view", view_of=base))
+        self.buffers.setdefault(name, Buffer(name, shape, b.dtype, "view", b.offset, view_of=b.view_of or base))
+        return name
+
+    def _place_pieces(self, node: Node) -> bool:
+        """Let the arguments of a join be written where it wants them, if that is possible for all."""
+        (out,) = node.outs
+        assert out is not None
+        roots = [self.root.get(a, a) for a in node.args]
+        starts = list(accumulate((math.prod(int(d) for d in a.ty.shape) for a in node.args), initial=0))
+        size = np.dtype(numpy_dtype(str(out.ty.dtype))).itemsize
+        free = all(
+            r in self.low.producer and r not in self.place and r not in self.whole and self.low.producer[r].kind != "join"
+            for r in roots
+        )
+        if out in self.place or not free or len(set(roots)) < len(roots) or any(s * size % ALIGN for s in starts[:-1]):
+            return False
+        self.place[out] = self._buffer(f"t{node.index}", out.ty, "temp")
+        for r, start in zip(roots, starts, strict=False):
+            self.place[r] = self._stretch(self.place[out], start, tuple(int(d) for d in r.ty.shape))
+        self.pieces[out] = list(node.args)
+        return True
+
+    def _part(self, node: Node) -> str:
+        """A part of a temporary's memory."""
+        shape = tuple(int(d) for d in node.call.ty.shape)
+        return self._stretch(self._source(node.args[0]), node.part or 0, shape)
+
+    def _stretch(self, source: str, start: int, shape: tuple[int, ...]) -> str:
+        """The memory of ``source`` from element ``start`` on."""
+        b = self.buffers[source]
+        whole = b.view_of or source
+        at = (b.offset or 0 if b.view_of else 0) + start * b.nbytes // max(math.prod(b.shape), 1)
+        name = f"{whole}_from_{at}_as_{'x'.join(map(str, shape)) or 'scalar'}"
+        self.buffers.setdefault(name, Buffer(name, shape, b.dtype, "view", at, view_of=whole))
         return name
 
 
@@ -254,22 +317,20 @@ def _pack(buffers: dict[str, Buffer], steps: Sequence[_Step]) -> tuple[int, dict
         for n in (buffers[b].view_of or b for b in (*s.reads, *s.writes)):
             if buffers[n].role == "temp":
                 life.setdefault(n, [t, t])[1] = t
+    sizes = {n: -(-max(buffers[n].nbytes, 1) // ALIGN) * ALIGN for n in life}
     offsets: dict[str, int] = {}
-    top = 0
+    placed: list[tuple[int, int, int, int]] = []  # first and last byte, first and last step
     for n in sorted(life, key=lambda n: (-buffers[n].nbytes, life[n])):
-        size = -(-max(buffers[n].nbytes, 1) // ALIGN) * ALIGN
-        taken = sorted(
-            (offsets[m], offsets[m] + -(-max(buffers[m].nbytes, 1) // ALIGN) * ALIGN)
-            for m in offsets
-            if life[m][0] <= life[n][1] and life[n][0] <= life[m][1]
-        )
+        first, last = life[n]
         at = 0
-        for lo, hi in taken:
-            if at + size <= lo:
-                break
-            at = max(at, hi)
+        for low, high, born, dead in placed:
+            if born <= last and first <= dead:
+                if at + sizes[n] <= low:
+                    break
+                at = max(at, high)
         offsets[n] = at
-        top = max(top, at + size)
+        insort(placed, (at, at + sizes[n], first, last))
+    top = max((high for _, high, _, _ in placed), default=0)
     return top, offsets
 
 

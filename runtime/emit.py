@@ -83,9 +83,10 @@ class _Writer:
 
     def entry(self, name: str, program: Program, kernels: Mapping[str, Kernel], offsets: Mapping[str, int]) -> None:
         """Tables of one entry: buffers, ports, calls, arguments."""
-        real = [b for b in program.buffers.values() if b.role != "view"]
+        views = {b.name: _base(b, program) for b in program.buffers.values() if b.role == "view"}
+        real = [b for b in program.buffers.values() if b.name not in views or b.nbytes != views[b.name].nbytes]
         index = {b.name: i for i, b in enumerate(real)}
-        index |= {b.name: index[_base(b, program).name] for b in program.buffers.values() if b.role == "view"}
+        index |= {name: index[base.name] for name, base in views.items() if name not in index}
         buffers = [self._buffer(b, offsets, program) for b in real]
         scratch: dict[int, int] = {}
         calls: list[str] = []
@@ -121,12 +122,13 @@ class _Writer:
     def _buffer(self, b: Buffer, offsets: Mapping[str, int], program: Program) -> str:
         if b.role == "const":
             return _row("TG_CONST", b.nbytes, 0, _element_bytes(b), self._constant(b))
-        if b.role == "temp":
-            if b.offset is None or b.offset % ALIGN or b.offset + b.nbytes > program.arena_bytes:
+        if b.role in ("temp", "view"):
+            at = b.offset if b.role == "temp" else _sum(b.offset, _base(b, program).offset)
+            if at is None or at % ALIGN or at + b.nbytes > program.arena_bytes:
                 where = f"program '{program.name}', temporary '{b.name}'"
-                raise UsageError(where, f"offset {b.offset}", f"a multiple of {ALIGN} within {program.arena_bytes} bytes")
+                raise UsageError(where, f"offset {at}", f"a multiple of {ALIGN} within {program.arena_bytes} bytes")
             self.arena_bytes = max(self.arena_bytes, program.arena_bytes)
-            return _row("TG_TEMP", b.nbytes, b.offset)
+            return _row("TG_TEMP", b.nbytes, at)
         if b.name not in program.ports:
             raise UsageError(
                 f"program '{program.name}', {b.role} '{b.name}'", "a buffer that is no port", "every such buffer among the ports"
@@ -223,10 +225,19 @@ class _Writer:
 def _base(view: Buffer, program: Program) -> Buffer:
     """The buffer whose memory a view shows."""
     base = program.buffers.get(view.view_of or "")
-    if base is None or base.role == "view" or (base.nbytes, base.dtype) != (view.nbytes, view.dtype):
-        where = f"program '{program.name}', view '{view.name}'"
-        raise UsageError(where, f"a view of {view.view_of!r}", "a buffer of the same size and dtype that is not itself a view")
+    where = f"program '{program.name}', view '{view.name}'"
+    if base is None or base.role == "view" or base.dtype != view.dtype:
+        raise UsageError(where, f"a view of {view.view_of!r}", "a buffer of the same dtype that is not itself a view")
+    start = view.offset or 0
+    if base.nbytes != view.nbytes and (base.role != "temp" or start + view.nbytes > base.nbytes):
+        got = f"{view.nbytes} bytes from {start} on of {base.role} '{base.name}'"
+        raise UsageError(where, got, f"all of its {base.nbytes} bytes, or a part of a temporary")
     return base
+
+
+def _sum(a: int | None, b: int | None) -> int | None:
+    """a + b where both are known."""
+    return None if a is None or b is None else a + b
 
 
 def _element_bytes(b: Buffer) -> int:

@@ -5,6 +5,7 @@ Nothing here needs TVM: a kernel's body is an opaque value that only the rooms a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -26,7 +27,8 @@ class Buffer:
       output  written for the caller
       const   ``data``, baked into the library
       temp    lives in the arena at byte ``offset``
-      view    the memory of buffer ``view_of`` (not itself a view) under another shape of the same size
+      view    the memory of buffer ``view_of`` (not itself a view) under another shape of the same size; of a temporary also
+              a part of it, from byte ``offset``
     """
 
     name: str
@@ -40,7 +42,7 @@ class Buffer:
     @property
     def nbytes(self) -> int:
         """Size in bytes (bool counts one byte an element)."""
-        return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(numpy_dtype(self.dtype)).itemsize
+        return math.prod(self.shape) * np.dtype(numpy_dtype(self.dtype)).itemsize
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,13 @@ class Program:
 
         def show(name: str) -> str:
             b = self.buffers[name]
-            place = f"@{b.offset}" if b.role == "temp" else f"={b.view_of}" if b.view_of else f":{b.role}"
+            place = (
+                f"@{b.offset}"
+                if b.role == "temp"
+                else f"={b.view_of}{f'+{b.offset}' if b.offset else ''}"
+                if b.view_of
+                else f":{b.role}"
+            )
             return f"%{name}{place} {b.dtype}[{','.join(map(str, b.shape))}]"
 
         lines = [f"program {self.name}  # arena {self.arena_bytes} bytes, {len(self.kernels)} kernels"]

@@ -90,7 +90,7 @@ class CausalBlock(nn.Module):
         """The block on [N, L, width]."""
         n, length, width = x.shape
         parts = self.qkv(self.norm1(x)).reshape(n, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
-        seen = F.scaled_dot_product_attention(parts[0], parts[1], parts[2], causal=True)
+        seen = F.scaled_dot_product_attention(parts[0], parts[1], parts[2], is_causal=True)
         x = x + self.out(seen.permute(0, 2, 1, 3).reshape(n, length, width))
         return x + self.down(F.gelu(self.up(self.norm2(x)), approximate="tanh"))
 

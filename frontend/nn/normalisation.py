@@ -11,6 +11,7 @@ from tilegrad._base.errors import ShapeError, UsageError
 from tilegrad.frontend import functions as F
 from tilegrad.frontend import init, random
 from tilegrad.frontend.apply import apply, as_tensor
+from tilegrad.frontend.blocks import custom_vjp
 from tilegrad.frontend.nn.module import Module, Parameter
 from tilegrad.frontend.recording import fail_line, grad_mode
 from tilegrad.frontend.tensor import Tensor, tensor
@@ -50,8 +51,23 @@ def group_norm(x: Any, groups: int, weight: Tensor | None = None, bias: Tensor |
 
 
 def _standardised(x: Tensor, axes: tuple[int, ...], eps: float) -> Tensor:
-    d = x - x.mean(axes, True)
-    return d * F.rsqrt((d * d).mean(axes, True) + eps)
+    """(x - mean) / sqrt(variance + eps) over ``axes``. Its gradient r (g - mean g - u mean(g u)) takes both means in one pass."""
+
+    def parts(x: Tensor) -> tuple[Tensor, Tensor]:
+        d = x - x.mean(axes, True)
+        scale = F.rsqrt((d * d).mean(axes, True) + eps)
+        return d * scale, scale
+
+    @custom_vjp
+    def unit(x: Tensor) -> Tensor:
+        return parts(x)[0]
+
+    @unit.backward
+    def _(inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...], cotangents: tuple[Tensor, ...]) -> Tensor:
+        (g,), (u, scale) = cotangents, parts(inputs[0])
+        return scale * (g - g.mean(axes, True) - u * (g * u).mean(axes, True))
+
+    return unit(x)
 
 
 def dropout(x: Any, p: float = 0.5, training: bool = True) -> Tensor:
@@ -148,25 +164,24 @@ class _BatchNorm(Module):
             raise ShapeError(fail_line() + type(self).__name__, f"an input of shape {x.shape}", expected)
         channels = (-1, *(1,) * (x.ndim - 2))
         if self.training or self.running_mean is None:
-            mean, var = self._batch_statistics(x)
+            y = self._by_batch(x)
         else:
-            mean, var = self.running_mean, self.running_var
-        y = (x - mean.reshape(channels)) * F.rsqrt(var.reshape(channels) + self.eps)
+            y = (x - self.running_mean.reshape(channels)) * F.rsqrt(self.running_var.reshape(channels) + self.eps)
         y = y if self.weight is None else y * self.weight.reshape(channels)
         return y if self.bias is None else y + self.bias.reshape(channels)
 
-    def _batch_statistics(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def _by_batch(self, x: Tensor) -> Tensor:
+        """Normalised by the batch's statistics, which the running ones follow in training."""
         axes = (0, *range(2, x.ndim))
-        mean = x.mean(axes)
-        d = x - mean.reshape(-1, *(1,) * (x.ndim - 2))
-        var = (d * d).mean(axes)
         n = x.size // x.shape[1]
         if n < 2:
             raise UsageError(fail_line() + type(self).__name__, f"one value per channel, shape {x.shape}", "several in training")
         if self.training and self.running_mean is not None:
             with grad_mode(False):
-                self._follow(mean, var * (n / (n - 1)))
-        return mean, var
+                mean = x.mean(axes, True)
+                d = x - mean
+                self._follow(mean.reshape(-1), (d * d).mean(axes, True).reshape(-1) * (n / (n - 1)))
+        return _standardised(x, axes, self.eps)
 
     def _follow(self, mean: Tensor, var: Tensor) -> None:
         """Running statistics move by ``momentum``, or to the mean of all batches for None."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -27,7 +28,8 @@ def run(program: Program, args: Mapping[str, np.ndarray]) -> dict[str, np.ndarra
             values[name] = np.zeros(b.shape, b.dtype) if b.role == "output" else np.array(args[name], b.dtype)
     for name, b in program.buffers.items():
         if b.view_of is not None:
-            values[name] = values[b.view_of].reshape(b.shape)
+            start = (b.offset or 0) // np.dtype(b.dtype).itemsize
+            values[name] = values[b.view_of].reshape(-1)[start : start + math.prod(b.shape)].reshape(b.shape)
     for call in program.calls:
         tensors = [tvm.runtime.tensor(values[a].copy()) for a in call.args]
         kernels[call.kernel](*tensors)
