@@ -90,9 +90,7 @@ def to_graph(rec: Recording, ports: Mapping[Node, Port], outputs: Sequence[Outpu
     seen: set[Any] = set()
     for out in outputs:
         expr = exprs[out.node]
-        if not isinstance(expr, relax.Var):
-            expr = builder.emit(relax.op.full(out.node.type.shape, expr, out.node.type.dtype))
-        elif expr in seen or out.node in ports:  # every result is an array of its own
+        if not isinstance(expr, relax.Var) or expr in seen or out.node in ports:  # every result is an array of its own
             expr = builder.emit(relax.op.reshape(expr, out.node.type.shape))
         seen.add(expr)
         builder.output(out.name, expr, out.updates)
