@@ -7,6 +7,8 @@ parallel over units (head, part of its panels of queries):
             dv[key] += weights . cotangents;  dk[key] += slopes . queries;  dq[width][query] += keys^T slopes
         dq turned to [query][width]
     dk and dv of the unit are stored; the parts of a head that is divided are added in order afterwards
+
+Of dq, dk and dv those are computed that the kernel returns.
 """
 
 from __future__ import annotations
@@ -50,13 +52,14 @@ class Backward(Kernel):
         self.dq = Side(self, "dq_t", self.mr, self.vectors, b=False)
         self.weights = self.region("weights", self.block_size)
         self.slopes = self.region("slopes", self.block_size)
-        self.dk, self.dv = Sums(self, "dk", self.slopes), Sums(self, "dv", self.weights)
+        sources = {"dv": self.weights, "dk": self.slopes}
+        self.sums = [Sums(self, part, source) for part, source in sources.items() if attention.is_output(part)]
         self.result_size = attention.width * self.nr
         self.result = self.region("dq", self.result_size)
 
     def _before(self, t: Expr, u: Expr, head: Expr) -> Stmt | None:
         packs = [side.pack_rows(t, head) for side in (self.scores, self.dweights, self.dq)]
-        return seq(packs, [self._fill(s.sums, self._copy(t, u) * s.size, s.size) for s in (self.dk, self.dv)])
+        return seq(packs, [self._fill(s.sums, self._copy(t, u) * s.size, s.size) for s in self.sums])
 
     def _copy(self, t: Expr, u: Expr) -> Expr:
         return t if self.splits == 1 else u
@@ -81,16 +84,16 @@ class Backward(Kernel):
                 self.key_tiles(self.scores, t, head, first, count, j0, self.weights),
                 self.key_tiles(self.dweights, t, head, first, count, j0, self.slopes),
                 self._slopes(t, head, panel, j0, keys),
-                [self._sum(s, t, unit, first, count, j0, valid) for s in (self.dv, self.dk)],
-                self._dq(t, head, j0, keys),
+                [self._sum(s, t, unit, first, count, j0, valid) for s in self.sums],
+                self._dq(t, head, j0, keys) if self.x.is_output("dq") else None,
             )
 
         return seq(
             s0, s1, self.scores.pack_panel(t, head, panel), self.dweights.pack_panel(t, head, panel),
-            [self._pack_columns(s, t, head, i0, valid) for s in (self.dk, self.dv)],
+            [self._pack_columns(s, t, head, i0, valid) for s in self.sums],
             self._fill(self.result, t * self.result_size, self.result_size),
             self.key_blocks(panel, block),
-            self.store_turned("dq", self.result, t * self.result_size, self.x.width, head, panel),
+            self.store_turned("dq", self.result, t * self.result_size, self.x.width, head, panel) if self.x.is_output("dq") else None,
         )  # fmt: skip
 
     def _pack_columns(self, s: Sums, t: Expr, head: Expr, i0: Expr, valid: int | Expr) -> Stmt:
@@ -165,7 +168,7 @@ class Backward(Kernel):
         def rows(s: Sums) -> Stmt:
             return self.mem.loop(self.x.keys, lambda j: self._store(s, head, j, t), "j")
 
-        return seq(rows(self.dk), rows(self.dv))
+        return seq([rows(s) for s in self.sums])
 
     def _after(self) -> Stmt | None:
         if self.splits == 1:
@@ -174,7 +177,7 @@ class Backward(Kernel):
         def item(t: Expr, index: Expr) -> Stmt:
             head, s0 = self.mem.hold("head", tirx.floordiv(index, self.x.keys))
             j, s1 = self.mem.hold("j", tirx.floormod(index, self.x.keys))
-            return seq(s0, s1, [self._store(s, head, j, head * self.splits) for s in (self.dk, self.dv)])
+            return seq(s0, s1, [self._store(s, head, j, head * self.splits) for s in self.sums])
 
         return self.mem.parallel(self.target.threads, self.x.heads * self.x.keys, item)
 

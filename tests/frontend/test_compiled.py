@@ -128,3 +128,15 @@ def test_a_compiled_step_refuses_what_it_was_not_compiled_for():
     with pytest.raises(UsageError, match=r"requires_grad=False of parameter 0.*compile_step again"):
         step(x, y)
     step.evaluate(x, y)
+
+
+def test_constants_are_results_like_any_other():
+    kept = tg.tensor([[1, 2]])
+
+    def f(x):
+        return x + 1, kept, kept, tg.ones((2, 3)), tg.tensor([True, False]), tg.zeros((0, 2))
+
+    x = np.zeros(3, np.float32)
+    got = tg.compile(f, [x])(x)
+    for result, want in zip(got, (x + 1, [[1, 2]], [[1, 2]], np.ones((2, 3)), [True, False], np.zeros((0, 2))), strict=True):
+        np.testing.assert_array_equal(result, want)

@@ -75,3 +75,28 @@ def test_few_queries_take_plain_operators_and_more_the_kernel(length):
     out, dx = expected(feeds["x"], feeds["g"])
     np.testing.assert_allclose(got["out"], out, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(got["dx"], dx, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("asked", ["q", "k", "v", "qk", "kv"])
+def test_a_fused_backward_kernel_returns_what_is_asked_for(asked):
+    """The cast of the bias is fused into the kernel, which drops the results that nobody reads."""
+    rng = np.random.default_rng(3)
+    shapes = {"q": (1, 2, 67, 5), "k": (1, 2, 131, 5), "v": (1, 2, 131, 3), "g": (1, 2, 67, 3)}
+    values = {name: rng.standard_normal(shape) for name, shape in shapes.items()} | {
+        "bias": rng.standard_normal((1, 1, 67, 131), dtype=np.float32)
+    }
+    b = GraphBuilder()
+    v = {name: b.input(name, x.shape, str(x.dtype)) for name, x in values.items()}
+    tape = Tape(b)
+    out = attend(*(tape.bind(v[n]) for n in "qkv"), tape.bind(R.astype(v["bias"], "float64")))[0]
+    tape.flush([out.expr])
+    for name, gradient in zip(asked, vjp(b, [out.expr], [v["g"]], [v[n] for n in asked]), strict=True):
+        b.output(f"d{name}", gradient)
+    graph = b.finish()
+    t = {name: torch.tensor(x).double().requires_grad_(name in asked) for name, x in values.items()}
+    result = torch.nn.functional.scaled_dot_product_attention(t["q"], t["k"], t["v"], attn_mask=t["bias"])
+    wanted = torch.autograd.grad(result, [t[n] for n in asked], t["g"])
+    for threads in (1, 3):
+        got = build_graphs({"main": graph}, logs=[], num_threads=threads).library.context().run("main", values)
+        for name, want in zip(asked, wanted, strict=True):
+            np.testing.assert_allclose(got[f"d{name}"], want.numpy(), rtol=1e-9, atol=1e-11)
