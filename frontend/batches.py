@@ -32,12 +32,14 @@ class Batches:
         if batch_sizes is not None and max_batch is not None:
             raise UsageError(f"{what}, arguments 'batch_sizes' and 'max_batch'", "both", "one of them")
         if not example or not example[0].shape or not example[0].shape[0]:
-            got = "no inputs" if not example else f"a first input of shape {example[0].shape}"
-            raise UsageError(f"{what}, argument 'example_inputs'", got, "a first input whose first axis is the batch")
+            first = "no inputs" if not example else f"a first input of shape {example[0].shape}"
+            raise UsageError(f"{what}, argument 'example_inputs'", first, "a first input whose first axis is the batch")
         name = "max_batch" if batch_sizes is None else "batch_sizes"
-        given: list[Any] = [max_batch] if batch_sizes is None else list(batch_sizes)
+        got: Any = max_batch if batch_sizes is None else batch_sizes
+        given: list[Any] = [got] if batch_sizes is None else list(got) if isinstance(got, Iterable) else []
         if not given or any(not isinstance(n, (int, np.integer)) or n < 1 for n in given) or len(set(given)) < len(given):
-            raise UsageError(f"{what}, argument '{name}'", repr(given), "distinct whole numbers of at least 1")
+            expected = "a whole number of at least 1" if batch_sizes is None else "distinct whole numbers of at least 1"
+            raise UsageError(f"{what}, argument '{name}'", repr(got), expected)
         if max_batch is None:
             return Batches(tuple(sorted(map(int, given), reverse=True)))
         powers = [1 << i for i in range(int(max_batch).bit_length()) if 1 << i < max_batch]

@@ -90,7 +90,11 @@ def _basic(x: Tensor, items: list[Any]) -> tuple[Tensor, set[int]]:
             lo, hi, step = i % n, i % n + 1, 1
             dropped.add(a)
         else:
-            lo, hi, step = i.indices(n)
+            try:
+                lo, hi, step = i.indices(n)
+            except (TypeError, ValueError) as e:
+                expected = "whole numbers or None, and a step other than 0"
+                raise IndexingError(f"{fail_line()}indexing, axis {a}", repr(i), expected) from e
             if step < 0:  # the same elements in ascending order, then reversed
                 count = len(range(lo, hi, step))
                 lo, hi, step = lo + (count - 1) * step, lo + 1, -step

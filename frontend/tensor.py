@@ -223,8 +223,16 @@ def from_numpy(array: np.ndarray) -> Tensor:
     """A Tensor on the array's own memory, without a copy: writing to the one shows in the other.
 
     An operation reads the values that the array has at that moment, as PyTorch's does. With ``requires_grad`` operations
-    read it when they are computed: then leave the array alone.
+    read it when they are computed: then leave the array alone. Raises UsageError for what is no array or not C-contiguous,
+    DTypeError for elements that programs do not take as they lie.
     """
+    if not isinstance(array, np.ndarray):
+        raise usage("from_numpy", f"a {type(array).__name__}", "a NumPy array", "Use tensor(), which copies.")
+    if not array.dtype.isnative or array.dtype.kind not in "biuf":
+        got = f"an array of dtype {array.dtype.str}"
+        raise DTypeError(
+            f"{fail_line()}from_numpy", got, "numbers or booleans in this machine's byte order", "Use tensor(), which copies."
+        )
     if not array.flags.c_contiguous:
         raise usage("from_numpy", "an array that is not C-contiguous", "a C-contiguous one", "Use tensor(), which copies.")
     node = leaf(array)

@@ -79,7 +79,10 @@ def build_graph(
     states: States,
     hypers: Mapping[str, Node],
 ) -> Graph:
-    """One Graph: inputs, then the states and hyperparameters that are used, then outputs and updates."""
+    """One Graph: inputs, then the states and hyperparameters that are used, then outputs and updates.
+
+    States keep their names; an input named as one of them, or an output as any, is told apart by an underscore.
+    """
     drawn = random.state()
     if any(u.tensor is drawn for u in updates):
         states.tensors.setdefault(random.STATE, drawn)
@@ -89,13 +92,14 @@ def build_graph(
     name_of = {id(t): name for name, t in states.tensors.items()}
     used = set(rec.nodes)
     base = {id(u.tensor): u.base for u in updates}
-    ports = {node: convert.Port(name, "input") for name, node in inputs.items()}
+    taken = {*states.tensors, *hypers}
+    ports = {node: convert.Port(_distinct(name, taken), "input") for name, node in inputs.items()}
     for name, t in states.tensors.items():
         node = base.get(id(t), t._node)
         if node in used or id(t) in base:
             ports[node] = convert.Port(name, "state")
     ports |= {node: convert.Port(name, "hyper") for name, node in hypers.items() if node in used}
-    outs = [convert.Output(name, t._node) for name, t in outputs.items()]
+    outs = [convert.Output(_distinct(name, taken), t._node) for name, t in outputs.items()]
     for u in updates:
         if id(u.tensor) not in name_of:
             raise UsageError(
@@ -129,3 +133,11 @@ def input_names(function: Any, count: int) -> list[str]:
 
 
 __all__ = ["Signature", "States", "build_graph", "examples", "input_names", "named_outputs", "placeholders", "signature"]
+
+
+def _distinct(name: str, taken: set[str]) -> str:
+    """``name``, with an underscore for each time that it is taken; taken from now on."""
+    while name in taken:
+        name += "_"
+    taken.add(name)
+    return name

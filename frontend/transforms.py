@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 
+from tilegrad._base.errors import ShapeError
 from tilegrad.frontend import evaluate
 from tilegrad.frontend import functions as F
 from tilegrad.frontend.apply import as_tensor
 from tilegrad.frontend.elementwise import detach
 from tilegrad.frontend.gradients import argument, cotangent_for, flatten, ones_for, unflatten, vjp_nodes
-from tilegrad.frontend.recording import grad_mode, ordered, state, usage
-from tilegrad.frontend.tensor import Tensor, tensor
+from tilegrad.frontend.recording import fail_line, grad_mode, ordered, state, usage
+from tilegrad.frontend.tensor import Tensor, tensor, zeros
 
 stop_gradient = detach
 
@@ -108,10 +109,19 @@ def vjp(f: Fn, *primals: Any) -> tuple[Any, Fn]:
 
 def jvp(f: Fn, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
     """``(f(*primals), J @ tangents)``: the derivative along a direction, as the vjp of the vjp by its cotangent."""
-    flat_t, _ = flatten(tuple(tangents))
-    flat_p, _ = flatten(tuple(primals))
+    for name, given in (("primals", primals), ("tangents", tangents)):
+        if not isinstance(given, (tuple, list)):
+            raise usage(
+                f"jvp, argument '{name}'", f"a {type(given).__name__}", "a tuple, one element for each argument of the function"
+            )
+    flat_t, flat_p = ([as_tensor(x) for x in flatten(tuple(given))[0]] for given in (tangents, primals))
     if len(flat_t) != len(flat_p):
         raise usage("jvp", f"{len(flat_t)} tangents", f"{len(flat_p)}, one per primal")
+    for p, t in zip(flat_p, flat_t, strict=True):
+        if p.shape != t.shape:
+            raise ShapeError(
+                f"{fail_line()}jvp, argument 'tangents'", f"a tangent of shape {t.shape}", f"the primal's shape {p.shape}"
+            )
     with grad_mode(True):
         (_, variables), call = _with_variables(f, tuple(primals), {}, tuple(range(len(primals))))
         out = call()
@@ -132,6 +142,9 @@ def jacobian(f: Fn, argnums: int = 0) -> Fn:
     One compiled row, called once per element of the result, so the number of kernels does not depend on the extents.
     """
 
+    if not isinstance(argnums, int):
+        raise usage("jacobian or hessian, argument 'argnums'", repr(argnums), "the position of one argument")
+
     @functools.wraps(f)
     def rows(*args: Any) -> Tensor:
         with grad_mode(True):
@@ -151,6 +164,8 @@ def _rows(out: Tensor, x: Tensor) -> Tensor:
     """Row by row when the values are known now; stacked into one recording while tracing or inside another transform."""
     leaves = [n for n in ordered([out._node], lambda n: n.inputs) if n.op in ("leaf", "argument")]
     known = not state.transforms and all(n.value is not None for n in leaves)
+    if not out.size:
+        return zeros((*out.shape, *x.shape), x.dtype)
     cells = []
     for i in range(out.size):
         seed = tensor(np.arange(out.size) == i, out.dtype).reshape(out.shape)

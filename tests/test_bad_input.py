@@ -47,6 +47,11 @@ def optimizer() -> Any:
 
 ARRAYS: dict[str, tuple[Callable[[], Any], type[TilegradError], str]] = {
     "a batch size of 0": (lambda: tg.compile(lambda x: x, [X], batch_sizes=(0, 8)), UsageError, r"'batch_sizes'.*at least 1"),
+    "batch_sizes of one number": (
+        lambda: tg.compile(lambda x: x, [X], batch_sizes=8),
+        UsageError,
+        r"'batch_sizes': got 8, expected distinct",
+    ),
     "any batch of what mixes rows": (
         lambda: tg.compile(lambda x: x - x.mean(0), [X], logs=[], max_batch=2),
         UsageError,
@@ -62,6 +67,14 @@ ARRAYS: dict[str, tuple[Callable[[], Any], type[TilegradError], str]] = {
     "an axis that is not there": (lambda: t(2, 3).sum(axis=2), TilegradError, r"axis"),
     "a float tensor as an index": (lambda: t(3)[t(2)], IndexingError, r"index 'float32'"),
     "an index out of range": (lambda: t(3)[5], IndexingError, r"axis 0: got index 5, expected -3 to 2"),
+    "a slice with step 0": (lambda: t(3)[::0], IndexingError, r"axis 0: got slice\(None, None, 0\).*step other than 0"),
+    "a slice to a fraction": (lambda: t(3)[:1.5], IndexingError, r"axis 0: got slice\(None, 1.5, None\).*whole numbers"),
+    "from_numpy of a list": (lambda: tg.from_numpy([1.0]), UsageError, r"from_numpy: got a list"),
+    "from_numpy of complex numbers": (lambda: tg.from_numpy(np.ones(2, "complex64")), DTypeError, r"from_numpy: .*<c8"),
+    "from_numpy of foreign bytes": (lambda: tg.from_numpy(np.ones(2, ">f4")), DTypeError, r"from_numpy: .*>f4.*byte order"),
+    "a tangent of another shape": (lambda: tg.jvp(tg.sin, (t(3),), (t(4),)), ShapeError, r"jvp.*tangent of shape \(4,\)"),
+    "primals without a tuple": (lambda: tg.jvp(tg.sin, t(3), t(3)), UsageError, r"jvp, argument 'primals': got a Tensor"),
+    "a hessian by two arguments": (lambda: tg.hessian(tg.sum, (0, 1)), UsageError, r"'argnums': got \(0, 1\)"),
     "too many indices": (lambda: t(3)[0, 0], IndexingError, r"2 indices"),
     "text as data": (lambda: tg.tensor("abc"), DTypeError, r"numbers or booleans"),
     "complex data": (lambda: tg.tensor(np.zeros(2, np.complex64)), DTypeError, r"complex64"),

@@ -93,7 +93,7 @@ class Backward(Kernel):
             [self._pack_columns(s, t, head, i0, valid) for s in self.sums],
             self._fill(self.result, t * self.result_size, self.result_size),
             self.key_blocks(panel, block),
-            self.store_turned("dq", self.result, t * self.result_size, self.x.width, head, panel) if self.x.is_output("dq") else None,
+            self._store_dq(t, head, panel) if self.x.is_output("dq") else None,
         )  # fmt: skip
 
     def _pack_columns(self, s: Sums, t: Expr, head: Expr, i0: Expr, valid: int | Expr) -> Stmt:
@@ -160,6 +160,9 @@ class Backward(Kernel):
             self.dq.plan, self.mem.const(0), self.dq.plan.tiles, keys, self.vectors,
             lambda i: self.dq.rows(t, head, i, j0), b, begin, lambda c, row: c.save(self.result, place(row)),
         )  # fmt: skip
+
+    def _store_dq(self, t: Expr, head: Expr, panel: Expr) -> Stmt:
+        return self.store_turned("dq", self.result, t * self.result_size, self.x.width, head, panel)
 
     def _finish(self, t: Expr, u: Expr, head: Expr) -> Stmt | None:
         if self.splits > 1:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import tilegrad as tg
+from tilegrad import nn
 from tilegrad._base.errors import UsageError
 from tilegrad.frontend import evaluate
 
@@ -140,3 +141,28 @@ def test_constants_are_results_like_any_other():
     got = tg.compile(f, [x])(x)
     for result, want in zip(got, (x + 1, [[1, 2]], [[1, 2]], np.ones((2, 3)), [True, False], np.zeros((0, 2))), strict=True):
         np.testing.assert_array_equal(result, want)
+
+
+class Named(nn.Module):
+    """A parameter, an argument and a result with one name."""
+
+    def __init__(self):
+        super().__init__()
+        self.output = nn.Parameter([3.0])
+
+    def forward(self, output, loss):
+        return self.output * output + loss
+
+
+def test_arguments_and_results_may_have_the_names_of_states(tmp_path):
+    x, y = np.arange(4, dtype=np.float32), np.ones(4, np.float32)
+    model = Named()
+    tg.compile(model, [x, y]).export(tmp_path / "a")
+    np.testing.assert_array_equal(tg.load(tmp_path / "a")(x, y), 3 * x + y)
+    step = tg.compile_step(model, nn.functional.mse_loss, tg.optim.SGD(model.parameters(), lr=0.0), (x, y, y))
+    step.export(tmp_path / "b")
+    assert float(tg.load(tmp_path / "b").step(x, y, y)) == pytest.approx(float(np.mean((3 * x) ** 2)))
+
+
+def test_the_jacobian_of_no_elements_has_none():
+    assert tg.jacobian(lambda x: x * 2)(tg.zeros((0, 2))).shape == (0, 2, 0, 2)
