@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.fakes import task
+from tilegrad.runtime.manifest import ABI
 from tilegrad.tuner.runner import LocalRunner, mode_of
 
 SOURCE = Path(__file__).with_name("candidate.c")
@@ -17,7 +18,7 @@ PORTS = [
     {"name": "x0", "role": "input", "shape": [16], "dtype": "float32", "written": False},
     {"name": "x1", "role": "output", "shape": [16], "dtype": "float32", "written": True},
 ]
-MANIFEST = {"abi": 1, "prefix": "tg", "entries": {"run": {"ports": PORTS, "calls": ["kernel"]}}, "states": []}
+MANIFEST = {"abi": ABI, "prefix": "tg", "entries": {"run": {"ports": PORTS, "calls": ["kernel"]}}, "states": []}
 
 
 @pytest.fixture(scope="module")
