@@ -303,6 +303,9 @@ TG_PUBLIC const char *PREFIX_last_error(const tgrt_context *ctx) {
 TG_PUBLIC int PREFIX_num_threads(const tgrt_context *ctx) {
   return tgrt_num_threads(&library, ctx);
 }
+TG_PUBLIC int PREFIX_use_threads(tgrt_context *ctx, tgrt_parallel run) {
+  return tgrt_use_threads(&library, ctx, run);
+}
 TG_PUBLIC const char *PREFIX_manifest(void) {
   return manifest;
 }

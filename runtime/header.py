@@ -157,6 +157,11 @@ PREFIX_API size_t PREFIX_workspace_size(int num_threads);
 /* Stops the threads and frees the memory. Later calls with it are refused with UPPER_ERR_CONTEXT. */
 PREFIX_API int PREFIX_context_destroy(PREFIX_context *ctx);
 PREFIX_API int PREFIX_num_threads(const PREFIX_context *ctx);
+/* Parallel loops run on the program's own threads: run(body, data, count, 0) calls body(data) count times, at once where it
+ * can, and returns when all have returned. libgomp's GOMP_parallel may be given as it is. NULL: the context's threads again.
+ * The results are the same bits. */
+PREFIX_API int PREFIX_use_threads(PREFIX_context *ctx,
+                                  void (*run)(void (*body)(void *), void *data, unsigned count, unsigned flags));
 /* What went wrong in this context's last call; with NULL, in this thread's last attempt to create one. */
 PREFIX_API const char *PREFIX_last_error(const PREFIX_context *ctx);
 """

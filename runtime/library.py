@@ -108,6 +108,7 @@ class _Functions:
             self.context_destroy = self._get(library, f"{prefix}_context_destroy", c.c_int, p)
             self.workspace_size = self._get(library, f"{prefix}_workspace_size", c.c_size_t, c.c_int)
             self.last_error = self._get(library, f"{prefix}_last_error", c.c_char_p, p)
+            self.use_threads = self._get(library, f"{prefix}_use_threads", c.c_int, p, p)
             self.state = self._get(library, f"{prefix}_state", p, p, c.c_char_p, p)
             self.benchmark = self._get(library, f"{prefix}_benchmark", c.c_int, p, c.c_uint, p, c.c_int, c.c_int, p)
             self.profile = self._get(library, f"{prefix}_profile", c.c_int, p, c.c_uint, p, c.c_int, p)
@@ -176,6 +177,13 @@ class Context:
                 raise self._error(status, entry)
 
         return call
+
+    def use_threads(self, run: Any) -> None:
+        """Run parallel loops on the program's threads instead of the context's: ``run`` is a C function pointer with the
+        signature of libgomp's ``GOMP_parallel``, None for the context's own again. Raises LibraryError when it is in use."""
+        status = self._f.use_threads(self._live(), ctypes.cast(run, ctypes.c_void_p) if run is not None else None)
+        if status:
+            raise self._error(status, "use_threads")
 
     def state(self, name: str) -> np.ndarray:
         """The context's own array of a state or hyperparameter; writing to it changes the value."""

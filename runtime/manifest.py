@@ -19,7 +19,7 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 FUNCTIONS = (
     "context_create", "context_create_in", "context_destroy", "workspace_size", "last_error", "num_threads", "manifest",
     "benchmark", "profile", "state", "get_state", "set_state", "set_hyper", "seed", "save", "load",
-    "context", "status",
+    "context", "status", "use_threads",
 )  # fmt: skip
 """What a prefix is followed by in the public functions; an entry cannot have such a name."""
 

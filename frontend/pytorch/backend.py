@@ -7,9 +7,12 @@ warning names the operators; with ``options={"fallback": False}`` the error is r
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -80,6 +83,14 @@ def _compiled(gm: torch.fx.GraphModule, inputs: Sequence[Any], options: Mapping[
         return gm.forward
 
 
+_aten = torch.ops.aten
+VIEWS = {
+    _aten.permute.default, _aten.t.default, _aten.transpose.int, _aten.view.default, _aten.unsqueeze.default, _aten.squeeze.dim,
+    _aten.squeeze.dims, _aten.expand.default, _aten.alias.default, _aten.detach.default,
+}  # fmt: skip
+"""Operators whose result is their argument's memory."""
+
+
 class Compiled:
     """One ATen graph as a library with a single entry. Its inputs are PyTorch's tensors, read in place where contiguous."""
 
@@ -88,6 +99,7 @@ class Compiled:
         graph, self._inputs, random = self._import(gm)
         built = build_graphs({"main": graph}, options["target"], options["logs"], options["num_threads"])
         self._context = built.library.context(options["num_threads"])
+        self._context.use_threads(_pytorchs_threads())
         if random:
             seed = int(torch.randint(0, 2**31 - 1, (), dtype=torch.int64))
             self._context.state(RandomState.NAME)[...] = np.array([seed, 0])
@@ -122,12 +134,12 @@ class Compiled:
         return builder.finish(), inputs, bool(updates)
 
     def _plan_results(self, gm: torch.fx.GraphModule, placeholders: Sequence[torch.fx.Node], env: Mapping[str, Any]) -> None:
-        """(name of an output, its node), or (None, constant or position of the input it is)."""
+        """(name of an output, its node), or (None, function of the inputs that it is a view of; None for a constant)."""
         position = {n: i for i, n in enumerate(placeholders)}
         (out,) = (n for n in gm.graph.nodes if n.op == "output")
         for i, node in enumerate(torch.utils._pytree.tree_leaves(out.args[0])):
-            if isinstance(node, torch.fx.Node) and node in position:
-                self._results.append((None, position[node]))
+            if isinstance(node, torch.fx.Node) and (view := _view_of_input(node, position)) is not None:
+                self._results.append((None, view))
             elif isinstance(node, torch.fx.Node) and isinstance(env.get(node.name), Value):
                 self._results.append((f"output{i}", node))
             else:
@@ -144,8 +156,30 @@ class Compiled:
             if name is not None:
                 results.append(_as_laid_out(fresh[name], found, name, self._types[name]))
             else:
-                results.append(None if what is None else tensors[what])
+                results.append(None if what is None else what(tensors))
         return results
+
+
+def _view_of_input(node: torch.fx.Node, position: Mapping[torch.fx.Node, int]) -> Function | None:
+    """A function from the inputs to ``node`` where that is one of them, seen in another form: a transposed weight that the
+    backward pass asks for is not worth a copy."""
+    if node in position:
+        return itemgetter(position[node])
+    if node.op != "call_function" or node.target not in VIEWS or not isinstance(node.args[0], torch.fx.Node):
+        return None
+    source, rest, target = _view_of_input(node.args[0], position), node.args[1:], node.target
+    if source is None or node.kwargs or any(isinstance(a, torch.fx.Node) for a in torch.utils._pytree.tree_leaves(rest)):
+        return None
+    return lambda tensors: target(source(tensors), *rest)
+
+
+@lru_cache(maxsize=1)
+def _pytorchs_threads() -> Any:
+    """What PyTorch runs its own loops with: two pools that spin would take the cores from each other. None without OpenMP."""
+    try:
+        return ctypes.CDLL(torch._C.__file__).GOMP_parallel  # the library's dependencies are searched, too
+    except (OSError, AttributeError):
+        return None
 
 
 def _as_laid_out(tensor: torch.Tensor, found: Mapping[str, np.ndarray], name: str, like: torch.Tensor) -> torch.Tensor:

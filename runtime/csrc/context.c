@@ -159,6 +159,7 @@ tgrt_context *tgrt_context_create(const tgrt_library *lib, int num_threads, void
   }
   unsigned char *base = (unsigned char *)(uintptr_t)TG_ROUND_UP((uintptr_t)block);
   ctx->num_threads = num_threads;
+  ctx->run = NULL;
   ctx->process = tgrt_process();
   ctx->pool = (tgrt_pool *)(void *)(base + at.pool);
   ctx->args = (tgrt_value *)(void *)(base + at.args);
@@ -190,6 +191,13 @@ int tgrt_context_destroy(const tgrt_library *lib, tgrt_context *ctx) {
 }
 
 int tgrt_num_threads(const tgrt_library *lib, const tgrt_context *ctx) { return ctx && ctx->lib == lib ? ctx->num_threads : 0; }
+
+int tgrt_use_threads(const tgrt_library *lib, tgrt_context *ctx, tgrt_parallel run) {
+  int status = tgrt_enter(lib, ctx);
+  if (status) return status;
+  ctx->run = run;
+  return tgrt_leave(ctx, TG_OK);
+}
 
 /* ---- calls ---- */
 

@@ -36,6 +36,7 @@ struct tgrt_context {
   int num_threads;
   long process; /* the process whose threads are in the pool */
   tgrt_pool *pool;
+  tgrt_parallel run; /* the program's threads; NULL: the pool's */
   tgrt_value *args;
   unsigned char *states;
   unsigned char *arena;

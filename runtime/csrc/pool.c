@@ -229,9 +229,41 @@ static void *work(void *argument) {
   }
 }
 
+/* ---- the program's threads ---- */
+
+typedef struct {
+  tgrt_context *ctx;
+  tgrt_task task;
+  void *data;
+  tgrt_parallel_env env;
+  atomic_int next, failed;
+} tgrt_shared_job;
+
+/* Takes tasks until there are none: right for any number of threads, one after the other, too. */
+static void take_tasks(void *argument) {
+  tgrt_shared_job *job = argument;
+  tgrt_context *before = tgrt_current;
+  int was_inside = inside_parallel;
+  tgrt_current = job->ctx;
+  inside_parallel = 1;
+  for (int t; (t = atomic_fetch_add_explicit(&job->next, 1, memory_order_relaxed)) < job->env.num_task;)
+    if (job->task(t, &job->env, job->data)) atomic_store_explicit(&job->failed, 1, memory_order_relaxed);
+  inside_parallel = was_inside;
+  tgrt_current = before;
+}
+
+static int launch_on_programs_threads(tgrt_context *ctx, tgrt_task task, void *data, int num_task) {
+  tgrt_shared_job job = {.ctx = ctx, .task = task, .data = data, .env = {NULL, num_task > 0 ? num_task : ctx->num_threads}};
+  atomic_init(&job.next, 0);
+  atomic_init(&job.failed, 0);
+  ctx->run(take_tasks, &job, (unsigned)ctx->num_threads, 0);
+  return atomic_load(&job.failed) ? -1 : 0;
+}
+
 static int parallel_launch(tgrt_task task, void *data, int num_task) {
   tgrt_pool *pool = tgrt_current->pool;
   if (inside_parallel || tgrt_current->num_threads == 1) return run_serially(task, data, num_task);
+  if (tgrt_current->run) return launch_on_programs_threads(tgrt_current, task, data, num_task);
   pool->task = task;
   pool->data = data;
   pool->env.num_task = num_task > 0 ? num_task : pool->num_threads;

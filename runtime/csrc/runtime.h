@@ -125,11 +125,15 @@ enum tgrt_status {
 
 typedef struct tgrt_context tgrt_context;
 
+/* The program's own way to run body(data) count times at once; `flags` is 0. libgomp's GOMP_parallel is one. */
+typedef void (*tgrt_parallel)(void (*body)(void *), void *data, unsigned count, unsigned flags);
+
 TG_HIDDEN size_t tgrt_workspace_size(const tgrt_library *lib, int num_threads);
 TG_HIDDEN tgrt_context *tgrt_context_create(const tgrt_library *lib, int num_threads, void *workspace, size_t bytes);
 TG_HIDDEN int tgrt_context_destroy(const tgrt_library *lib, tgrt_context *ctx);
 TG_HIDDEN const char *tgrt_last_error(const tgrt_library *lib, const tgrt_context *ctx);
 TG_HIDDEN int tgrt_num_threads(const tgrt_library *lib, const tgrt_context *ctx);
+TG_HIDDEN int tgrt_use_threads(const tgrt_library *lib, tgrt_context *ctx, tgrt_parallel run);
 TG_HIDDEN int tgrt_run(const tgrt_library *lib, tgrt_context *ctx, uint32_t entry, void *const *ports);
 TG_HIDDEN int tgrt_run_batch(const tgrt_library *lib, tgrt_context *ctx, uint32_t family, int64_t batch, void *const *ports);
 TG_HIDDEN int tgrt_benchmark(const tgrt_library *lib, tgrt_context *ctx, uint32_t entry, void *const *ports, int number, int repeat,

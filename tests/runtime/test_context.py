@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import threading
 import time
@@ -30,6 +31,29 @@ def test_training_follows_the_closed_form(regression, data, kit):
     np.testing.assert_allclose(
         context.run("evaluate", {"x": data.x, "y": data.y})["loss"], np.mean((data.x @ w - data.y) ** 2), rtol=1e-4
     )
+
+
+def test_the_programs_threads_give_the_same_bits(regression, data, kit):
+    own = train(regression.context(2), data, kit.steps)
+    asked = []
+
+    def run(body, argument, count, flags):
+        asked.append((count, flags))
+        threads = [threading.Thread(target=body, args=(argument,)) for _ in range(count)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+
+    body = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+    pool = ctypes.CFUNCTYPE(None, body, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)(run)
+    context = regression.context(2)
+    context.use_threads(pool)
+    assert np.array_equal(train(context, data, kit.steps), own)
+    assert set(asked) == {(2, 0)}
+    asked.clear()
+    context.use_threads(None)
+    assert np.array_equal(train(context, data, kit.steps), own) and not asked
 
 
 def test_caller_may_bind_states_and_outputs(regression, data, kit):
