@@ -57,8 +57,8 @@ def main() -> None:
     target = target_of()
     tasks = [t for name in args.models for t in of_model(name, target)]
     if args.gemm:
-        shapes = [(*shape, layout) for group in gemm.SHAPES.values() for shape in group for layout in gemm.LAYOUTS]
-        tasks += of_kernels((gemm.product_kernel(*shape) for shape in shapes), target)
+        shapes = [(shape, layout) for group in gemm.SHAPES.values() for shape in group for layout in gemm.LAYOUTS]
+        tasks += of_kernels((gemm.product_kernel(m, n, k, layout) for (m, n, k), layout in shapes), target)
     if args.conv:
         tasks += of_kernels((conv.kernel(case) for _, case in conv.cases([])), target)
     with tempfile.TemporaryDirectory() as folder:
