@@ -215,11 +215,11 @@ def test_rows_are_followed_through_a_transformer():
     ("options", "message"),
     [
         ({"batch_sizes": (1, 8), "max_batch": 8}, "'batch_sizes' and 'max_batch'.*both"),
-        ({"batch_sizes": ()}, r"'batch_sizes'.*\[\].*distinct"),
+        ({"batch_sizes": ()}, r"'batch_sizes'.*\(\).*distinct"),
         ({"batch_sizes": (8, 8)}, r"'batch_sizes'.*distinct"),
         ({"batch_sizes": (0, 8)}, r"'batch_sizes'.*at least 1"),
         ({"max_batch": 0}, "'max_batch'.*at least 1"),
-        ({"max_batch": 2.5}, "'max_batch'.*whole numbers"),
+        ({"max_batch": 2.5}, "'max_batch'.*a whole number"),
     ],
 )
 def test_bad_sizes(options, message):

@@ -36,6 +36,7 @@ void *tg_context_create_in(int threads, void *memory, size_t size) { return thre
 int tg_context_destroy(void *c) { return c == NULL; }
 const char *tg_last_error(void *c) { return c ? "scripted failure" : "no context"; }
 void *tg_state(void *c, const char *name, void *size) { return c && name && !size ? NULL : NULL; }
+int tg_use_threads(void *c, void *run) { return run ? 1 : c == NULL; }
 int tg_run(void *c, void *const *args) { return c ? act(args) : 1; }
 int tg_profile(void *c, unsigned e, void *const *args, int repeat, double *seconds) {
     (void)e;

@@ -18,7 +18,7 @@ PORTS = [
     {"name": "x0", "role": "input", "shape": [16], "dtype": "float32", "written": False},
     {"name": "x1", "role": "output", "shape": [16], "dtype": "float32", "written": True},
 ]
-MANIFEST = {"abi": ABI, "prefix": "tg", "entries": {"run": {"ports": PORTS, "calls": ["kernel"]}}, "states": []}
+MANIFEST = {"abi": ABI, "prefix": "tg", "entries": {"run": {"ports": PORTS, "calls": ["kernel"]}}, "states": [], "families": {}}
 
 
 @pytest.fixture(scope="module")
