@@ -163,7 +163,8 @@ def canonicalise(func: tirx.PrimFunc) -> Contraction | None:
     if any(i.extent == 0 for i in (*core.spatial, *core.reduce)):
         return None
     position = [s is core for s in found].index(True)
-    before, after = found[:position], found[position + 1 :]
+    before = _feeding(core, found[:position])
+    after = [s for s in found if s is not core and not any(s is b for b in before)]
     outs = inputs_outputs(func, found)[1]
     if any(_is_in(s.buffer, outs) for s in before):
         return None
@@ -171,6 +172,17 @@ def canonicalise(func: tirx.PrimFunc) -> Contraction | None:
     if not isinstance(update, tirx.Mul) or not loads(update.a) or not loads(update.b):
         return None
     return _classify(core, update, before, after, outs)
+
+
+def _feeding(core: Stage, earlier: Sequence[Stage]) -> list[Stage]:
+    """The stages that the sum reads, directly or through others; the rest belong to its epilogue wherever they stand."""
+    assert core.combiner is not None
+    read, out = list(loads(core.combiner[1])), []
+    for s in reversed(earlier):
+        if any(s.buffer.same_as(r.source) for r in read):
+            out.append(s)
+            read += loads(s.body)
+    return out[::-1]
 
 
 def _classify(
@@ -181,7 +193,7 @@ def _classify(
     sides = zip((update.a, update.b), _factors(core), strict=True)
     factors = [operand(substitute(f, values), simplify, core.dtype, before, source) for f, source in sides]
     index = tuple(simplify(substitute(i.var, values)) for i in core.spatial)
-    split = _chain(core, index, after, outs)
+    split = _chain(core, index, before, after, outs)
     if split is None:
         return None
     chain, extra = split
@@ -297,18 +309,21 @@ def _divisor(factor: Expr, axis: Iter) -> int:
 
 
 def _chain(
-    core: Stage, index: tuple[Expr, ...], after: Sequence[Stage], outs: Sequence[Any]
+    core: Stage, index: tuple[Expr, ...], before: Sequence[Stage], after: Sequence[Stage], outs: Sequence[Any]
 ) -> tuple[tuple[Link, ...], list[Stage]] | None:
     """The epilogue as links, and the spatial stages that do not depend on the contraction; None if it is not one-to-one."""
     chain = [Link(core, index, _is_in(core.buffer, outs))]
     extra: list[Stage] = []
     for s in after:
-        expr = inline(s.body, extra)
+        expr = inline(s.body, [*before, *extra])
         reads = [(link, r) for r in loads(expr) for link in chain if link.stage.buffer.same_as(r.source)]
         if not reads:
-            if _is_in(s.buffer, outs):
+            if not _is_in(s.buffer, outs):
+                extra.append(s)
+            elif s.shape == core.shape:  # stored beside the results, element by element
+                chain.append(Link(Stage(s.name, s.buffer, s.spatial, s.reduce, s.init, expr), index, True))
+            else:
                 return None
-            extra.append(s)
             continue
         where: dict[int, Expr] = {}
         for link, read in reads:

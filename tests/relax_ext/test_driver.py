@@ -92,3 +92,25 @@ def test_large_outputs_start_at_a_cache_line() -> None:
     y = build_graphs({"f": b.finish()}, logs=[]).library.context().run("f", {"x": a})["y"]
     assert y.ctypes.data % 64 == 0 and y.flags.c_contiguous and y.flags.writeable
     np.testing.assert_array_equal(y, a.T)
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_product_takes_along_a_result_that_does_not_depend_on_it(first: bool) -> None:
+    """s = a - c is a result of its own and a factor of the product's epilogue, wherever it stands."""
+    b = GraphBuilder()
+    x, w = b.input("x", (13, 8), "float32"), b.input("w", (8, 21), "float32")
+    a, c = b.input("a", (13, 21), "float32"), b.input("c", (1, 21), "float32")
+    s = b.emit(relax.op.subtract(a, c)) if first else None
+    product = b.emit(relax.op.matmul(x, w))
+    s = b.emit(relax.op.subtract(a, c)) if s is None else s
+    b.output("y", b.emit(relax.op.multiply(product, s)))
+    b.output("s", s)
+    build = build_graphs({"main": b.finish()}, logs=[])
+    assert [choice.template for choice in build.choices.values()] == ["contraction/1"]
+    rng = np.random.default_rng(0)
+    shapes = {"x": (13, 8), "w": (8, 21), "a": (13, 21), "c": (1, 21)}
+    given = {name: rng.standard_normal(shape, dtype=np.float32) for name, shape in shapes.items()}
+    found = build.library.context().run("main", given)
+    expected = given["a"].astype(np.float64) - given["c"]
+    np.testing.assert_allclose(found["s"], expected, rtol=1e-6)
+    np.testing.assert_allclose(found["y"], given["x"].astype(np.float64) @ given["w"] * expected, rtol=1e-4, atol=1e-5)
