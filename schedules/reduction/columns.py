@@ -164,7 +164,9 @@ class ColumnGroup:
 
     def _split_pass(self, evaluator: PassEvaluator, current: Pass) -> list[tirx.Stmt]:
         point = evaluator.point(current)
-        n, threads = self.lane.extent, self._threads
+        dims = collapse(current.cols, point.body.accesses, point.body.free)
+        # without columns there is nothing to divide: on every thread, an update in place would run twice
+        n, threads = self.lane.extent, self._threads if dims else 1
         p, q = tirx.Var("p", self.dtype), tirx.Var("q", self.dtype)
         extents = [d.extent for d in self.outer]
         emit = Emit(point.body)
@@ -175,7 +177,6 @@ class ColumnGroup:
         accs = [Accumulator.of(s, n) for s in current.steps] if current.reduces else []
         for a in accs:
             work += block.clear(a)
-        dims = collapse(current.cols, point.body.accesses, point.body.free)
         work += block.run(emit, dims, accs, (tirx.floormod(p, threads), threads))
         for stash, _, _ in point.kept:
             stash.written = True

@@ -166,3 +166,23 @@ def test_arguments_and_results_may_have_the_names_of_states(tmp_path):
 
 def test_the_jacobian_of_no_elements_has_none():
     assert tg.jacobian(lambda x: x * 2)(tg.zeros((0, 2))).shape == (0, 2, 0, 2)
+
+
+def test_adam_beside_a_sum_over_rows_updates_once():
+    """A bias's gradient is a sum whose rows threads divide; what follows it must not run on each of them."""
+    tg.manual_seed(0)
+    net = tg.nn.Sequential(tg.nn.Linear(8, 64), tg.nn.ReLU(), tg.nn.Linear(64, 64))
+    optimizer = tg.optim.Adam(net.parameters(), lr=0.01)
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((64, 8), dtype=np.float32), rng.integers(0, 64, 64)
+    step = tg.compile_step(net, tg.nn.functional.cross_entropy, optimizer, (x, y), logs=[], num_threads=2)
+    start = {name: a.copy() for name, a in step.states.items()}
+    first = None
+    for _ in range(200):
+        for name, a in step.states.items():
+            a[...] = start[name]
+        step(x, y)
+        after = {name: a.copy() for name, a in step.states.items()}
+        first = first or after
+        for name, a in after.items():
+            np.testing.assert_array_equal(a, first[name], err_msg=name)
