@@ -36,7 +36,7 @@ def target_of() -> Target:
 
 def of_model(name: str, target: Target) -> list[tuner.Task]:
     """The kernels of a training step."""
-    return tuner.tasks_of(ours.compiled_step(name, ours.NETS[name](), [], THREADS).programs, target)
+    return tuner.tasks_of(ours.compiled_step(name, ours.net_of(name), [], THREADS).programs, target)
 
 
 def of_kernels(kernels: Iterator[Any], target: Target) -> list[tuner.Task]:

@@ -38,7 +38,7 @@ def prepare(model: str, folder: str, threads: int, logs: list[str] | None) -> di
     from tilegrad.relax_ext import report
 
     tg.manual_seed(0)
-    net = own.NETS[model]()
+    net = own.net_of(model)
     weights = net.state_dict()
     start = time.perf_counter()
     step = own.compiled_step(model, net, logs, threads)

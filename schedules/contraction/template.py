@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from tilegrad._base.errors import ScheduleError
 from tilegrad._base.target import Target
 from tilegrad._base.tvm import tirx
-from tilegrad.schedules.contraction import define, model, prepack
+from tilegrad.schedules.contraction import model, prepack
 from tilegrad.schedules.contraction.affine import size as elements
 from tilegrad.schedules.contraction.canonical import Contraction, canonicalise
+from tilegrad.schedules.contraction.modelled import ModelledTemplate
 from tilegrad.schedules.contraction.nest import Nest, kernel
 from tilegrad.schedules.contraction.pairs import paired
 from tilegrad.schedules.contraction.phases import phases
@@ -22,23 +21,16 @@ from tilegrad.schedules.stages import id_of, loads, variables
 from tilegrad.schedules.template import Config, Scheduled, Workload
 
 
-class ContractionTemplate:
+class ContractionTemplate(ModelledTemplate):
     """See schedules.template.Template."""
 
     name = "contraction/1"
+    model = model
 
     def match(self, func: tirx.PrimFunc) -> Workload | None:
         """The workload of a kernel with one product-sum; None for anything else."""
         c = canonicalise(func)
         return None if c is None else workload_of(c, func)
-
-    def space(self, workload: Workload, target: Target) -> list[Config]:
-        """All legal configs."""
-        return model.space(workload, target)
-
-    def default(self, workload: Workload, target: Target) -> Config:
-        """The analytic choice."""
-        return model.default(workload, target)
 
     def apply(self, func: tirx.PrimFunc, config: Config, target: Target) -> Scheduled:
         """Arrange the kernel. Raises ScheduleError for a config that does not fit it."""
@@ -67,18 +59,6 @@ class ContractionTemplate:
         params = [by_index.get(i, p) for i, p in enumerate(done.func.params)]
         scheduled = Scheduled(tirx.PrimFunc(params, done.func.body, attrs=done.func.attrs), done.scratch_bytes)
         return scheduled, {i: prepack.fill(c, plan, side) for side, i in sides.items()}
-
-    def estimate(self, workload: Workload, config: Config, target: Target) -> float:
-        """Seconds that the analytic model expects."""
-        return model.estimate(workload, config, target)
-
-    def features(self, workload: Workload, config: Config, target: Target) -> np.ndarray:
-        """The cost model's input."""
-        return model.features(workload, config, target)
-
-    def define(self, workload: Workload) -> tirx.PrimFunc:
-        """An unscheduled kernel with this workload."""
-        return define.define(workload)
 
 
 TEMPLATE = ContractionTemplate()

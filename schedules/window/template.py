@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from tilegrad._base.errors import ScheduleError
 from tilegrad._base.target import Target
 from tilegrad._base.tvm import tirx
-from tilegrad.schedules.contraction import define
 from tilegrad.schedules.contraction.canonical import product
+from tilegrad.schedules.contraction.modelled import ModelledTemplate
 from tilegrad.schedules.contraction.template import workload_of
 from tilegrad.schedules.template import Config, Scheduled, Workload
 from tilegrad.schedules.window import model
@@ -18,23 +16,16 @@ from tilegrad.schedules.window.gather import Gather
 from tilegrad.schedules.window.plan import Line, Plan, Shape, fields_of
 
 
-class WindowTemplate:
+class WindowTemplate(ModelledTemplate):
     """See schedules.template.Template."""
 
     name = "window/1"
+    model = model
 
     def match(self, func: tirx.PrimFunc) -> Workload | None:
         """The workload of a window sum; None for anything else."""
         w = window(func)
         return None if w is None else _workload(w, func)
-
-    def space(self, workload: Workload, target: Target) -> list[Config]:
-        """All legal configs."""
-        return model.space(workload, target)
-
-    def default(self, workload: Workload, target: Target) -> Config:
-        """The analytic choice."""
-        return model.default(workload, target)
 
     def apply(self, func: tirx.PrimFunc, config: Config, target: Target) -> Scheduled:
         """Arrange the kernel. Raises ScheduleError for a config that does not fit it."""
@@ -43,18 +34,6 @@ class WindowTemplate:
             raise ScheduleError("window template", "a kernel that is no window sum", "one that match accepts")
         plan = Plan(_shape(w), config, target)
         return (Gather if w.form == "gather" else Correlate)(w, plan).build(func)
-
-    def estimate(self, workload: Workload, config: Config, target: Target) -> float:
-        """Seconds that the analytic model expects."""
-        return model.estimate(workload, config, target)
-
-    def features(self, workload: Workload, config: Config, target: Target) -> np.ndarray:
-        """The cost model's input."""
-        return model.features(workload, config, target)
-
-    def define(self, workload: Workload) -> tirx.PrimFunc:
-        """An unscheduled kernel with this workload."""
-        return define.define(workload)
 
 
 TEMPLATE = WindowTemplate()

@@ -11,7 +11,7 @@ import pytest
 from tests.schedules.kernels import TARGET, Kernel, tensor
 from tilegrad._base.tvm import te, tirx
 
-pytestmark = pytest.mark.skipif("x86_64" not in str(TARGET.tvm), reason="reads x86 assembly")
+pytestmark = pytest.mark.skipif("x86_64" not in str(TARGET.tvm), reason="platform: reads x86 assembly")
 
 
 def number(value: float) -> Any:

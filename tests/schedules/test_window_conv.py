@@ -3,12 +3,13 @@
 import numpy as np
 import pytest
 
+from tests.schedules.convolutions import kinds
 from tests.schedules.kernels import TARGET, Kernel, normal, tensor
 from tilegrad._base.errors import ScheduleError
 from tilegrad._base.target import Target
 from tilegrad._base.tvm import te, tirx
 from tilegrad.schedules.stages import create
-from tilegrad.schedules.te.conv import conv, conv_attrs, conv_by_data, conv_by_weight
+from tilegrad.schedules.te.conv import conv
 from tilegrad.schedules.window import TEMPLATE
 
 NARROW = Target.parse("x86-64-v3", 2)
@@ -34,33 +35,6 @@ SLOW = [
 CASES = [*QUICK, *(pytest.param(*case, marks=pytest.mark.long) for case in SLOW)]
 
 
-def _forward(x, w, at, groups):
-    x = torch.nn.functional.pad(x, [v for pair in reversed(at.padding) for v in pair])
-    function = (torch.nn.functional.conv1d, torch.nn.functional.conv2d, torch.nn.functional.conv3d)[x.ndim - 3]
-    return function(x, w, None, at.strides, 0, at.dilation, groups)
-
-
-def _kinds(x_shape, w_shape, *args):
-    """(inputs, result, reference) of the three computations."""
-    at, groups = conv_attrs(len(x_shape) - 2, *args), args[-1]
-    y_shape = (x_shape[0], w_shape[0], *at.out_size(x_shape[2:], w_shape[2:]))
-    x, w, dy = tensor(*x_shape), tensor(*w_shape, name="w"), tensor(*y_shape, name="dy")
-    zeros_x, zeros_w = (torch.zeros(s, dtype=torch.float64) for s in (x_shape, w_shape))
-    return {
-        "forward": ([x, w], conv(x, w, *args), lambda u, v: _forward(u, v, at, groups)),
-        "by_data": (
-            [dy, w],
-            conv_by_data(dy, w, x_shape, *args),
-            lambda g, v: torch.func.vjp(lambda u: _forward(u, v, at, groups), zeros_x)[1](g)[0],
-        ),
-        "by_weight": (
-            [dy, x],
-            conv_by_weight(dy, x, w_shape, *args),
-            lambda g, u: torch.func.vjp(lambda v: _forward(u, v, at, groups), zeros_w)[1](g)[0],
-        ),
-    }
-
-
 def _check(inputs, outputs, reference, config=None, target=TARGET):
     kernel = Kernel(inputs, *outputs, config=config, target=target)
     arrays = [normal(*map(int, t.shape), seed=n) for n, t in enumerate(inputs)]
@@ -72,7 +46,7 @@ def _check(inputs, outputs, reference, config=None, target=TARGET):
 @pytest.mark.parametrize("kind", ["forward", "by_data", "by_weight"])
 @pytest.mark.parametrize("x_shape, w_shape, strides, padding, dilation, groups", CASES)
 def test_against_torch(x_shape, w_shape, strides, padding, dilation, groups, kind):
-    inputs, out, reference = _kinds(x_shape, w_shape, strides, padding, dilation, groups)[kind]
+    inputs, out, reference = kinds(x_shape, w_shape, strides, padding, dilation, groups)[kind]
     kernel = _check(inputs, [out], reference)
     if kernel.template is TEMPLATE:
         assert TEMPLATE.match(TEMPLATE.define(kernel.workload)).key == kernel.workload.key
@@ -82,17 +56,17 @@ def test_against_torch(x_shape, w_shape, strides, padding, dilation, groups, kin
 
 @pytest.mark.parametrize("kind", ["forward", "by_data", "by_weight"])
 def test_matched_by_its_form(kind):
-    inputs, out, reference = _kinds((2, 3, 14, 14), (3, 1, 3, 3), 2, 1, 1, 3)[kind]
+    inputs, out, reference = kinds((2, 3, 14, 14), (3, 1, 3, 3), 2, 1, 1, 3)[kind]
     kernel = _check(inputs, [out], reference, target=NARROW)
     assert kernel.template is TEMPLATE
-    dense = _kinds((2, 6, 9, 9), (4, 6, 3, 3), 1, 1, 1, 1)[kind]
+    dense = kinds((2, 6, 9, 9), (4, 6, 3, 3), 1, 1, 1, 1)[kind]
     assert TEMPLATE.match(create([*dense[0], dense[1]])) is None
 
 
 @pytest.mark.parametrize("kind", ["forward", "by_weight", pytest.param("by_data", marks=pytest.mark.long)])
 def test_configs(kind):
     channels, stride = (4, 2) if kind == "by_data" else (2, 1)  # two results a channel, or phases
-    inputs, out, reference = _kinds((2, channels, 19, 35), (4, 1, 3, 3), stride, 1, 1, channels)[kind]
+    inputs, out, reference = kinds((2, channels, 19, 35), (4, 1, 3, 3), stride, 1, 1, channels)[kind]
     configs = TEMPLATE.space(TEMPLATE.match(create([*inputs, out])), TARGET)
     assert TEMPLATE.default(TEMPLATE.match(create([*inputs, out])), TARGET) in configs
     for config in configs[:: max(1, len(configs) // 5)]:
@@ -129,7 +103,7 @@ def test_integers_and_halves():
 
 
 def test_illegal_configs():
-    inputs, out, _ = _kinds((1, 2, 30, 70), (2, 1, 7, 7), 1, 3, 1, 2)["forward"]
+    inputs, out, _ = kinds((1, 2, 30, 70), (2, 1, 7, 7), 1, 3, 1, 2)["forward"]
     for config in ({"rows": 8, "vectors": 4, "band": 1}, {"rows": 0, "vectors": 1, "band": 1}, {"rows": 1}):
         with pytest.raises(ScheduleError, match="window config"):
             Kernel(inputs, out, config=config)
