@@ -30,6 +30,7 @@ from tilegrad.frontend.tracing import (
 )
 from tilegrad.relax_ext.driver import Build, Logs, build_graphs, plain_recipe
 from tilegrad.relax_ext.graph import Graph
+from tilegrad.relax_ext.profile import Profile
 
 log = logging.getLogger(__name__)
 
@@ -136,13 +137,15 @@ class Artifact:
             return [as_array(a) for a in inputs][: len(ports)]
         return [np.resize(a, p.shape) for a, p in zip(self._example, ports, strict=False)]
 
-    def profile(self, *inputs: Any, entry: str | None = None, repeat: int = 10) -> list[tuple[str, float]]:
-        """(kernel, seconds) of every call in order, on the example inputs unless others are given. States are left alone."""
+    def profile(self, *inputs: Any, entry: str | None = None, repeat: int = 10) -> Profile:
+        """Where the time of an entry (the first, unless named) goes: seconds, FLOPs, bytes, template and config of every kernel
+        call, each the median of ``repeat`` runs on the example inputs or those given. States are left alone. Print it, or iterate
+        over its calls."""
         entry = entry or next(iter(self.graphs))
         arguments = self.bound(entry).arguments(self._inputs_of(entry, inputs))
         states = self._states.arrays()
         kept = {n: (a.copy() if n in states else a) for n, a in arguments.items()}
-        return self._context.profile(entry, kept, repeat)
+        return Profile.of(self.build, entry, self._context.profile(entry, kept, repeat))
 
     def verify(self, *inputs: Any, rtol: float = 1e-3, atol: float = 1e-4) -> Verification:
         """Compare every entry with TVM's virtual machine running the same graph with its own default kernels: outputs and

@@ -161,16 +161,26 @@ def run(
     _model.run(directory, inputs, outputs, entry, threads, states, save_states)
 
 
-@app.command(epilog="Example: [bold]tilegrad explain model.py:step -o step.txt[/bold]")
+@app.command(epilog="Example: [bold]tilegrad explain model.py:step --time[/bold]")
 def explain(
     model: Model,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="File to write instead of the terminal.")] = None,
+    time: Annotated[
+        bool, typer.Option("--time", help="Run it, and show where the time goes: each kernel's ms, share, GFLOP/s, GB/s, config.")
+    ] = False,
+    entry: Annotated[str | None, typer.Option("--entry", help="With --time: which entry; default: the first.")] = None,
+    log: LogOption = None,
+    threads: ThreadsOption = None,
 ) -> None:
     """Show MODEL on its way down: the graph, the module after each phase, the kernels, the calls over planned buffers."""
     from tilegrad import _model
 
+    logs = _logs(log, False)
+    if not time and (entry or log or threads):
+        raise typer.BadParameter("--entry, --log and --threads go with --time")
     spec = _model.Spec.parse(model)
-    text = _model.explain(_model.load(spec))
+    found = _model.load(spec)
+    text = str(_model.profile(found, entry, logs, threads)) if time else _model.explain(found)
     if output is None:
         typer.echo(text)
     else:

@@ -12,13 +12,16 @@ from benchmarks.models.nets import NETS
 from benchmarks.models.tasks import TASKS, load_weights
 
 
-def training(model: str, weights: Path, threads: int, backend: str | None) -> Callable[[], float]:
-    """A step from the given initial weights, by the fused optimizer; ``backend`` is torch.compile's, None for eager."""
+def training(model: str, weights: Path, threads: int, backend: str | None, dtype: str = "float32") -> Callable[[], float]:
+    """A step from the given initial weights, by the fused optimizer; ``backend`` is torch.compile's, None for eager. ``dtype`` is
+    that of weights and floating-point inputs."""
     torch.set_num_threads(threads)
-    task, net = TASKS[model], NETS[model](torch.nn)
+    task, net, kind = TASKS[model], NETS[model](torch.nn), getattr(torch, dtype)
     net.load_state_dict({name: torch.from_numpy(value) for name, value in load_weights(weights).items()})
+    net = net.to(kind)
     optimizer = getattr(torch.optim, task.optimizer)(net.parameters(), fused=True, **task.options)
     x, y = map(torch.from_numpy, task.batch())
+    x = x.to(kind) if x.is_floating_point() else x
 
     def loss_of(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return F.cross_entropy(net(x), y)

@@ -162,6 +162,18 @@ def test_explain_shows_every_stage(tmp_path: Path) -> None:
     assert (tmp_path / "g.txt").read_text() == shown.stdout
 
 
+def test_explain_shows_where_the_time_goes(tmp_path: Path) -> None:
+    (tmp_path / "g.tgraph").write_text(affine().dumps())
+    shown = tilegrad("explain", "g.tgraph", "--time", "--entry", "main", "--threads", "1", cwd=tmp_path)
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert shown.stdout.startswith("entry main: ") and " in 2 calls of 2 kernels" in shown.stdout
+    assert "GFLOP/s" in shown.stdout and "contraction/1" in shown.stdout
+    unknown = tilegrad("explain", "g.tgraph", "--time", "--entry", "absent", cwd=tmp_path)
+    assert unknown.returncode == 1 and "no entry 'absent', expected one of main" in unknown.stderr
+    alone = tilegrad("explain", "g.tgraph", "--entry", "main", cwd=tmp_path)
+    assert alone.returncode == 2 and "go with --time" in alone.stderr
+
+
 def test_several_entries_need_a_name() -> None:
     assert _model.pick_entry(["step"], None) == "step"
     assert _model.pick_entry(["step", "infer"], "infer") == "infer"
