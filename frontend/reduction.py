@@ -24,7 +24,9 @@ def _reduction(op: str, x: Any, axis: Axes, keepdims: builtins.bool, whole: str 
     axes = axes_of(axis, len(node.type.shape), op)
     if op in ("max", "min"):
         _some(op, node.type.shape, axes)
-    return wrap(record(op, (node,), (axes, keepdims))) if axes else wrap(record("reshape", (node,), (node.type.shape,)))
+    if not axes:
+        return wrap(record("reshape", (node,), (node.type.shape,)))
+    return wrap(record(op, (node,), (None if axis is None else axes, keepdims)))
 
 
 def _some(op: str, shape: Sequence[builtins.int], axes: Sequence[builtins.int]) -> None:
@@ -43,12 +45,20 @@ def mean(x: Any, axis: Axes = None, keepdims: builtins.bool = False) -> Tensor:
 
 
 def max(x: Any, axis: Axes = None, keepdims: builtins.bool = False) -> Tensor:
-    """Largest value; NaN if there is one. The gradient is shared evenly among ties. Raises ShapeError for no elements."""
+    """Largest value; NaN if there is one. Raises ShapeError for no elements.
+
+    The gradient is shared evenly among ties, and among the NaNs of the whole array. With axes given it is NaN throughout a
+    slice that holds a NaN.
+    """
     return _reduction("max", x, axis, keepdims)
 
 
 def min(x: Any, axis: Axes = None, keepdims: builtins.bool = False) -> Tensor:
-    """Smallest value; NaN if there is one. The gradient is shared evenly among ties. Raises ShapeError for no elements."""
+    """Smallest value; NaN if there is one. Raises ShapeError for no elements.
+
+    The gradient is shared evenly among ties, and among the NaNs of the whole array. With axes given it is NaN throughout a
+    slice that holds a NaN.
+    """
     return _reduction("min", x, axis, keepdims)
 
 
@@ -94,8 +104,10 @@ def any(x: Any, axis: Axes = None, keepdims: builtins.bool = False) -> Tensor:
 
 
 def logsumexp(x: Any, axis: Axes = None, keepdims: builtins.bool = False) -> Tensor:
-    """``log(sum(exp(x)))``, without overflow."""
+    """``log(sum(exp(x)))``, without overflow; minus infinity over no elements."""
     x = as_tensor(x)
+    if 0 in [x.shape[a] for a in axes_of(axis, x.ndim, "logsumexp")]:
+        return log(sum(exp(x), axis, keepdims))
     top = max(x, axis, True).detach()
     top = where(isfinite(top), top, 0.0)
     total = log(sum(exp(x - top), axis, True)) + top

@@ -12,6 +12,7 @@ from tilegrad._base.tvm import ir, tirx, tvm_ffi
 from tilegrad.schedules import math_float32 as own
 from tilegrad.schedules import math_inverse as inverse
 from tilegrad.schedules.math_float32 import Bind, Expr
+from tilegrad.schedules.math_remainder import fmod
 from tilegrad.schedules.stages import loads
 
 _UNARY: dict[str, Callable[[Expr, Bind], Expr]] = {
@@ -20,8 +21,8 @@ _UNARY: dict[str, Callable[[Expr, Bind], Expr]] = {
     "tan": inverse.tan, "asin": inverse.asin, "acos": inverse.acos, "atan": inverse.atan,
     "asinh": inverse.asinh, "acosh": inverse.acosh, "atanh": inverse.atanh,
 }  # fmt: skip
-_BINARY: dict[str, Callable[[Expr, Expr, Bind], Expr]] = {"pow": own.pow, "atan2": inverse.atan2}
-_EXPENSIVE = {*_UNARY, *_BINARY, "sqrt", "rsqrt", "fmod"}
+_BINARY: dict[str, Callable[[Expr, Expr, Bind], Expr]] = {"pow": own.pow, "atan2": inverse.atan2, "fmod": fmod}
+_EXPENSIVE = {*_UNARY, *_BINARY, "sqrt", "rsqrt"}
 
 
 def lower(func: tirx.PrimFunc) -> tirx.PrimFunc:

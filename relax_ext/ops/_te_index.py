@@ -11,9 +11,9 @@ from tilegrad.schedules.loops import PARALLEL_WORK, loop, seq
 from tilegrad.schedules.stages import id_of, variables
 
 PARTS = 8
-"""Ranges of places: each part goes through all indices."""
+"""Into how many ranges the result is cut."""
 MIN_ROW = 16
-"""Elements that one index moves, below which going through the indices costs more than the threads save."""
+"""Elements that one index moves, below which going through the indices costs more than the threads save; a cache line."""
 
 Ints = tuple[int, ...]
 Place = Callable[[Any, Sequence[tirx.Expr]], Sequence[tirx.Expr]]
@@ -70,7 +70,11 @@ def _ravel(i: Sequence[tirx.Expr], shape: Ints) -> tirx.Expr:
 
 
 def _scatter_add(name: str, updates: te.Tensor, indices: te.Tensor, shape: Ints, place: Place) -> te.Tensor:
-    """Threads own ranges of places: each clears its own and goes through all updates, adding those that fall there."""
+    """Threads own parts of the result: each clears its own and adds the updates that fall there, in their order.
+
+    Parts are ranges of a dimension that the result shares with the updates, where one is long enough; otherwise ranges of
+    places, and each part goes through all updates.
+    """
     extents = [int(d) for d in updates.shape]
     probe = [tirx.Var("u", "int64") for _ in extents]
     to = place(tirx.decl_buffer(indices.shape, indices.dtype), probe)
@@ -78,23 +82,30 @@ def _scatter_add(name: str, updates: te.Tensor, indices: te.Tensor, shape: Ints,
     axis = next(d for d, e in enumerate(to) if not any(e is u for u in probe))
     inner = [] if {id_of(v) for v in variables(to[axis])} & {id_of(probe[d]) for d in shared} else shared
     order = [*(d for d in range(len(extents)) if d not in inner), *inner]
-    worth = max(prod(extents), prod(shape)) >= PARALLEL_WORK and prod(extents[d] for d in inner) >= MIN_ROW
-    parts = min(PARTS, shape[axis]) if worth else 1
+    last = len(extents) - 1
+    long = [d for d in shared if (d not in inner if d == last else True) and extents[d] >= PARTS * (MIN_ROW if d == last else 1)]
+    cut = next((e for e, v in enumerate(to) if any(v is probe[d] for d in long)), axis)
+    worth = max(prod(extents), prod(shape)) >= PARALLEL_WORK and (cut != axis or prod(extents[d] for d in inner) >= MIN_ROW)
+    parts = min(PARTS, shape[cut]) if worth else 1
 
     def body(ins: Sequence[tirx.Buffer], outs: Sequence[tirx.Buffer]) -> tirx.Stmt:
         g, index, out = ins[0], ins[1], outs[0]
         part, u = tirx.Var("part", "int64"), [tirx.Var("u", "int64") for _ in extents]
-        begin, end = (tirx.floordiv((part + k) * shape[axis], parts) for k in (0, 1))
+        begin, end = (tirx.floordiv((part + k) * shape[cut], parts) for k in (0, 1))
         at = list(place(index, u))
         work: tirx.Stmt = tirx.BufferStore(out, out[tuple(at)] + g[tuple(u)], at)
         for n, d in reversed(list(enumerate(order))):
-            if n == len(order) - len(inner) - 1 and parts > 1:
+            if n == len(order) - len(inner) - 1 and parts > 1 and cut == axis:
                 work = tirx.IfThenElse(tirx.And(begin <= at[axis], at[axis] < end), work, None)
-            work = loop(u[d], extents[d], work)
+            if u[d] is at[cut] and parts > 1:
+                stop = tirx.min(end, tirx.const(extents[d], "int64")) if extents[d] < shape[cut] else end
+                work = loop(u[d], tirx.max(stop - begin, tirx.const(0, "int64")), work, start=begin)
+            else:
+                work = loop(u[d], extents[d], work)
         i = [tirx.Var("i", "int64") for _ in shape]
         clear: tirx.Stmt = tirx.BufferStore(out, tirx.const(0, updates.dtype), i)
         for d in reversed(range(len(shape))):
-            clear = loop(i[d], end - begin, clear, start=begin) if d == axis else loop(i[d], shape[d], clear)
+            clear = loop(i[d], end - begin, clear, start=begin) if d == cut else loop(i[d], shape[d], clear)
         return loop(part, parts, seq([clear, work]), tirx.ForKind.PARALLEL if parts > 1 else tirx.ForKind.SERIAL)
 
     out = tirx.decl_buffer(shape, updates.dtype, name, layout=None)

@@ -33,8 +33,14 @@ def mean(n: Node, g: Value):
 
 @vjp_rule("relax.max", "relax.min")
 def extreme(n: Node, g: Value):
-    """z = max x or min x: g to the elements that equal z, in equal parts."""
-    hit = n.x.equals(keep(n, n.out)).astype(g.dtype)
+    """z = max x or min x: g to the elements that equal z, in equal parts; to the NaNs where z is one and axis is None.
+
+    With axes given, g is NaN throughout a slice that holds a NaN. (PyTorch: max() and amax.)
+    """
+    hit = n.x.equals(keep(n, n.out))
+    if n.attr("axis") is None and "float" in n.x.dtype:
+        hit = F.logical_or(hit, F.isnan(n.x))
+    hit = hit.astype(g.dtype)
     return hit * (keep(n, g) / hit.sum(n.axes(), keepdims=True))
 
 

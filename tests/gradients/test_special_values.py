@@ -38,6 +38,7 @@ def clip(low: float, high: float):
 
 
 LINE = [-INF, -1e4, -30.0, -1.0, -1e-300, 0.0, 1e-300, 1.0, 30.0, 1e4, INF, NAN]
+HUGE = [3e38, -3e38, 3.4e38, -3.4e38, 1e20, -1e20, 1e19, -1e19, 1e13, -1e13, 100.0, -100.0, INF, -INF, NAN]
 FINITE = [-1e4, -30.0, -1.0, 0.0, 1.0, 30.0, 1e4]
 PAIRS = ([0.0, 1.0, 2.0, -INF, INF, 3.0, 0.0, NAN, 1.0, NAN], [0.0, 1.0, -2.0, 1.0, INF, 3.0, -0.0, 1.0, NAN, NAN])
 TIES = [[1.0, 3.0, 3.0, 2.0], [5.0, 5.0, 5.0, 5.0], [-INF, 0.0, 0.0, -1.0], [NAN, 1.0, 2.0, 3.0]]
@@ -55,6 +56,12 @@ CASES = [
     Special("max", lambda x: R.max(x, 1), lambda x: x.amax(1), (TIES,)),
     Special("min", lambda x: R.min(x, 1), lambda x: x.amin(1), (TIES,)),
     Special("max of all", lambda x: R.max(x), lambda x: x.amax(), (TIES[:3],)),
+    Special("max of all, NaNs", lambda x: R.max(x), lambda x: x.max(), (TIES,)),
+    Special("max of all, several NaNs", lambda x: R.max(x), lambda x: x.max(), ([NAN, 1.0, NAN, INF],)),
+    Special("min of all, several NaNs", lambda x: R.min(x), lambda x: x.min(), ([NAN, 1.0, NAN, -INF],)),
+    Special("max along an axis, several NaNs", lambda x: R.max(x, 1), lambda x: x.amax(1), ([[NAN, 1.0, NAN], [2.0, 2.0, 1.0]],)),
+    Special("gelu", NN.gelu, TF.gelu, (HUGE,), dtype="float32"),
+    Special("gelu by tanh", NN.gelu_tanh, lambda x: TF.gelu(x, approximate="tanh"), (HUGE,), dtype="float32"),
     Special("leaky relu of NaN", lambda x: NN.leakyrelu(x, 0.1), lambda x: TF.leaky_relu(x, 0.1), ([NAN, -INF, INF],)),
     Special("sign", R.sign, torch.sign, (LINE,)),
     Special("times zero", lambda x: R.multiply(x, CONST(0.0, "float64")), lambda x: x * 0.0, (LINE,)),

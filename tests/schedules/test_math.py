@@ -112,6 +112,27 @@ def test_angle() -> None:
     assert not libm_calls(kernel)
 
 
+def test_remainder_is_exact() -> None:
+    """C's fmod has no rounding: the same bits as NumPy's for any two floats, quotients of 2^276 included."""
+    rng = np.random.default_rng(3)
+    x, y = (a.ravel() for a in np.meshgrid(EDGES, EDGES))
+    m = (N - len(x)) // 2
+    bits = rng.integers(0, 2**32, (2, m), dtype=np.uint64).astype(np.uint32).view(np.float32)
+    bits[np.isnan(bits)] = 1.0  # signalling ones make NumPy itself complain
+    near = rng.uniform(-1000, 1000, N - m - len(x)), np.round(rng.uniform(-40, 40, N - m - len(x))) / 8
+    x, y = (np.concatenate([e, b, n]).astype(np.float32) for e, b, n in zip((x, y), bits, near, strict=True))
+    a, b = tensor(N, name="a"), tensor(N, name="b")
+    kernel = Kernel([a, b], te.compute((N,), lambda i: tirx.fmod(a[i], b[i]), name="y"))
+    with np.errstate(all="ignore"):
+        want = np.fmod(x, y)
+    got = kernel(x, y)
+    np.testing.assert_array_equal(got, want)
+    assert (np.abs(want) > 0).sum() > N // 4
+    number = ~np.isnan(want)
+    np.testing.assert_array_equal(np.signbit(got[number]), np.signbit(want[number]))
+    assert not libm_calls(kernel)
+
+
 @pytest.mark.parametrize("power", [0.5, 1.0, 2.0, 3.0, 4.0, -0.5, -1.0, -2.0])
 def test_constant_powers(power: float) -> None:
     x = tensor(64)
@@ -137,7 +158,7 @@ def test_float64_keeps_libm() -> None:
 def libm_calls(kernel: Kernel) -> set[str]:
     """Functions of the C library's mathematics that the kernel's code calls."""
     return set(re.findall(r"call\w*\s+(\w+)@PLT", kernel.assembly)) & {
-        f"{n}{s}" for n in (*CASES, "pow", "atan2") for s in ("", "f")
+        f"{n}{s}" for n in (*CASES, "pow", "atan2", "fmod") for s in ("", "f")
     }
 
 

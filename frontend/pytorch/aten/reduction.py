@@ -46,13 +46,14 @@ def prod(k: Lowering, x: Value, dim: Axes = None, keepdim: bool = False, dtype: 
     return _reduce(k, F.prod, x, dim, keepdim)
 
 
-def _extreme(k: Lowering, op: str, x: Value, axes: Sequence[int], keepdim: bool) -> Value:
-    """max or min over axes; a NaN among the elements is the result."""
-    if not axes:
+def _extreme(k: Lowering, op: str, x: Value, axes: Sequence[int] | None, keepdim: bool) -> Value:
+    """max or min over axes, all for None; a NaN among the elements is the result."""
+    if x.ndim == 0 or (axes is not None and not axes):
         return x
+    over = None if axes is None else list(axes)
     if x.dtype == "bool":
-        return k.value(getattr(F, op)(k.value(x, "uint8"), list(axes), keepdim), "bool")
-    return getattr(F, op)(x, list(axes), keepdim)
+        return k.value(getattr(F, op)(k.value(x, "uint8"), over, keepdim), "bool")
+    return getattr(F, op)(x, over, keepdim)
 
 
 @aten("amax")
@@ -67,12 +68,12 @@ def amin(k: Lowering, x: Value, dim: Axes = (), keepdim: bool = False) -> Value:
 
 @aten("max")
 def max_(k: Lowering, x: Value) -> Value:
-    return _extreme(k, "max", x, axes_of(None, x.ndim), False)
+    return _extreme(k, "max", x, None, False)
 
 
 @aten("min")
 def min_(k: Lowering, x: Value) -> Value:
-    return _extreme(k, "min", x, axes_of(None, x.ndim), False)
+    return _extreme(k, "min", x, None, False)
 
 
 @aten("aminmax")
