@@ -59,13 +59,12 @@ static int parallel_launch(tgrt_task task, void *data, int num_task) { return ru
 #include <signal.h>
 #include <unistd.h>
 
-enum { PAUSES = 400, SPIN_NANOSECONDS = 50000, JOBS_BETWEEN_MOVES = 64 };
+enum { PAUSES = 400, SPIN_NANOSECONDS = 50000 };
 
 typedef struct {
   pthread_t thread;
   struct tgrt_pool *pool;
   int index;
-  int rest;       /* jobs until this worker may move again */
   atomic_int cpu; /* where it began its last job */
 } tgrt_worker;
 
@@ -78,6 +77,9 @@ struct tgrt_pool {
   tgrt_parallel_env env;
   pthread_mutex_t lock;
   pthread_cond_t work, done;
+#ifdef __linux__
+  cpu_set_t allowed; /* the cores of the thread that made the pool */
+#endif
   /* what threads spin on, each on a cache line of its own */
   _Alignas(TG_ALIGN) atomic_uint generation;
   _Alignas(TG_ALIGN) atomic_int pending;
@@ -178,35 +180,39 @@ static int run_share(tgrt_pool *pool, int index) {
 #ifdef __linux__
 static int this_cpu(void) { return sched_getcpu(); }
 
-/* Leaves a core on which the caller or a worker before this one has begun the job, where a free one is allowed. */
+static void without(cpu_set_t *set, int cpu) {
+  if (cpu >= 0 && cpu < CPU_SETSIZE) CPU_CLR(cpu, set);
+}
+
+/* Keeps all workers off the caller's core, where others are allowed. The caller does it whenever its core is another one
+ * than last time: a worker queued behind the caller could not leave before the caller's share is done, and a kernel in a
+ * virtual machine takes a halted core for a busy one, so that whoever is woken lands on the core of who wakes. */
+static void keep_off_caller(tgrt_pool *pool, int cpu) {
+  atomic_store_explicit(&pool->caller_cpu, cpu, memory_order_relaxed);
+  cpu_set_t others = pool->allowed;
+  without(&others, cpu);
+  if (CPU_COUNT(&others) == 0) return;
+  for (int i = 0; i < pool->num_threads - 1; ++i) pthread_setaffinity_np(pool->workers[i].thread, sizeof others, &others);
+}
+
+/* Keeps a worker off the cores on which those before it have begun the job, where others are allowed. */
 static void spread(tgrt_worker *self) {
   tgrt_pool *pool = self->pool;
-  int cpu = sched_getcpu();
-  int shared = cpu == atomic_load_explicit(&pool->caller_cpu, memory_order_relaxed);
+  int cpu = sched_getcpu(), shared = 0;
   for (int i = 0; i < self->index - 1 && !shared; ++i)
     shared = cpu == atomic_load_explicit(&pool->workers[i].cpu, memory_order_relaxed);
-  if (shared && self->rest == 0) {
-    cpu_set_t allowed, others;
-    self->rest = JOBS_BETWEEN_MOVES;
-    if (sched_getaffinity(0, sizeof allowed, &allowed) == 0) {
-      others = allowed;
-      cpu = atomic_load_explicit(&pool->caller_cpu, memory_order_relaxed);
-      if (cpu >= 0 && cpu < CPU_SETSIZE) CPU_CLR(cpu, &others);
-      for (int i = 0; i < self->index - 1; ++i) {
-        cpu = atomic_load_explicit(&pool->workers[i].cpu, memory_order_relaxed);
-        if (cpu >= 0 && cpu < CPU_SETSIZE) CPU_CLR(cpu, &others);
-      }
-      if (CPU_COUNT(&others) > 0 && sched_setaffinity(0, sizeof others, &others) == 0)
-        sched_setaffinity(0, sizeof allowed, &allowed);
-    }
+  if (shared) {
+    cpu_set_t others = pool->allowed;
+    without(&others, atomic_load_explicit(&pool->caller_cpu, memory_order_relaxed));
+    for (int i = 0; i < self->index - 1; ++i) without(&others, atomic_load_explicit(&pool->workers[i].cpu, memory_order_relaxed));
+    if (CPU_COUNT(&others) > 0) pthread_setaffinity_np(pthread_self(), sizeof others, &others);
     cpu = sched_getcpu();
-  } else if (self->rest > 0) {
-    --self->rest;
   }
   atomic_store_explicit(&self->cpu, cpu, memory_order_relaxed);
 }
 #else
 static int this_cpu(void) { return -1; }
+static void keep_off_caller(tgrt_pool *pool, int cpu) { (void)pool, (void)cpu; }
 static void spread(tgrt_worker *self) { (void)self; }
 #endif
 
@@ -269,7 +275,8 @@ static int parallel_launch(tgrt_task task, void *data, int num_task) {
   pool->env.num_task = num_task > 0 ? num_task : pool->num_threads;
   atomic_store_explicit(&pool->failed, 0, memory_order_relaxed);
   atomic_store_explicit(&pool->pending, pool->num_threads - 1, memory_order_relaxed);
-  atomic_store_explicit(&pool->caller_cpu, this_cpu(), memory_order_relaxed);
+  int cpu = this_cpu();
+  if (cpu != atomic_load_explicit(&pool->caller_cpu, memory_order_relaxed)) keep_off_caller(pool, cpu);
   announce_job(pool);
   inside_parallel = 1;
   int status = run_share(pool, 0);
@@ -284,6 +291,9 @@ TG_HIDDEN size_t tgrt_pool_bytes(int num_threads) {
 
 TG_HIDDEN int tgrt_pool_start(tgrt_pool *pool, tgrt_context *ctx, int num_threads) {
   if (num_threads == 1) return 0;
+#ifdef __linux__
+  if (sched_getaffinity(0, sizeof pool->allowed, &pool->allowed)) CPU_ZERO(&pool->allowed);
+#endif
   pool->ctx = ctx;
   pool->num_threads = 1;
   pool->stop = 0;
@@ -304,7 +314,6 @@ TG_HIDDEN int tgrt_pool_start(tgrt_pool *pool, tgrt_context *ctx, int num_thread
     tgrt_worker *w = &pool->workers[i - 1];
     w->pool = pool;
     w->index = i;
-    w->rest = 0;
     atomic_init(&w->cpu, -1);
     status = pthread_create(&w->thread, NULL, work, w);
     if (!status) pool->num_threads = i + 1;

@@ -89,6 +89,31 @@ def test_any_thread_count_computes_the_same(regression, data, kit, threads):
     np.testing.assert_allclose(train(regression.context(threads), data, kit.steps), losses, rtol=1e-5)
 
 
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="platform: no affinity masks")
+def test_workers_keep_off_the_callers_core_and_inside_the_mask(regression, data):
+    allowed = os.sched_getaffinity(0)
+    if len(allowed) < 2:
+        pytest.skip("platform: one core")
+
+    def masks_of_a_new_pool(caller_cores):
+        before = set(os.listdir("/proc/self/task"))
+        context = regression.context(2)
+        workers = {int(t) for t in set(os.listdir("/proc/self/task")) - before}
+        seen = []
+        for core in caller_cores:
+            os.sched_setaffinity(0, {core})
+            context.run("step", {"x": data.x, "y": data.y, "lr": 0.0})
+            seen.append({frozenset(os.sched_getaffinity(w)) for w in workers})
+        return seen
+
+    first, second = sorted(allowed)[:2]
+    try:
+        assert masks_of_a_new_pool([first, second]) == [{frozenset(allowed - {core})} for core in (first, second)]
+        assert masks_of_a_new_pool([second]) == [{frozenset({second})}]  # made by a thread that may use this core alone
+    finally:
+        os.sched_setaffinity(0, allowed)
+
+
 def test_any_element_alignment(regression, data, kit):
     def moved(array, by):
         memory = np.zeros(array.nbytes + 128, np.uint8)
