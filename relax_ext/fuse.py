@@ -5,7 +5,8 @@ Four rules, each only where it saves bytes:
    elementwise kernel that reads it; into the first two even when others read it too, since packing reads any layout;
 2. an elementwise kernel joins the kernel that produces its operand, when it reads it at the index it writes
    (epilogues of contractions and reductions, chains, the optimizer's update); results that others read are
-   stored on the way, so a fused kernel may have several outputs;
+   stored on the way, so a fused kernel may have several outputs. Cheap arithmetic on what is stored anyhow, with
+   reductions among its readers, waits: those can do it again for less than a store and a load, by rules 3 and 4;
 3. arithmetic with a single reader joins the reduction that reads it;
 4. reductions over the same rows, and the arithmetic between and around them, become one pass over each row.
 Views (reshapes) move no data and stay between kernels.
@@ -67,15 +68,16 @@ class _Fuser:
         for n in self.low.nodes:
             if n.kind in (*_PACKING, "reduction", "elementwise"):
                 self._absorb_movement(n)
-        for n in self.low.nodes:
-            if n.kind in _SPATIAL:
-                self._join_producer(n)
+        waiting = [n for n in self.low.nodes if n.kind in _SPATIAL and not self._join_producer(n)]
         for n in reversed(self.low.nodes):
             if n.kind == "elementwise":
                 self._join_reduction(n)
         for n in self.low.nodes:
             if n.kind == "reduction":
                 self._join_rows(n)
+        for n in waiting:
+            if not self._anchored(self.group[n]):
+                self._join_producer(n, wait=False)
         return self._ordered()
 
     # rule 1
@@ -97,17 +99,37 @@ class _Fuser:
         return node.kind == "view" and all(p.kind == "movement" for p in self.producers[node]) and bool(self.producers[node])
 
     # rule 2
-    def _join_producer(self, node: Node) -> None:
+    def _join_producer(self, node: Node, wait: bool = True) -> bool:
+        """Join every producer that a node may join. False, and nothing done, where it had better wait for its readers."""
         if self._only_copied(node):
-            return
+            return True
         for p in sorted(self.producers[node], key=lambda p: (self._rank(self.group[p]), -p.index)):
             own, into = self.group[node], self.group[p]
             if into is own or p in own or p.kind in ("view", "join", "opaque") or len(p.outs) != 1:
                 continue
             if self._anchored(into) and self._anchored(own) or not _reads_pointwise(node, p.outs[0]):
                 continue
+            if wait and self._anchored(into) and self._left_to_readers(node, p):
+                return False
             if not self._may_not_merge(into, own):
                 self._merge(into, own)
+        return True
+
+    def _left_to_readers(self, node: Node, producer: Node) -> bool:
+        """Whether to store a node's result beside its producer's would only cost: a reduction reads either of them, nothing that
+        could not do the node's arithmetic itself reads the node, and that arithmetic is cheap."""
+        readers = self.users[node]
+        return (
+            self._read_by_reduction(producer)
+            and self._read_by_reduction(node)
+            and node not in self.returned
+            and all(u.kind in (*_SPATIAL, "reduction") for u in readers)
+            and not any(_has_call(s.body) for s in node.stages)
+        )
+
+    def _read_by_reduction(self, node: Node) -> bool:
+        """Whether a reduction reads a node's result itself, which it then does not get from a register."""
+        return any(u.kind == "reduction" for u in self.users[node])
 
     @staticmethod
     def _rank(group: _Group) -> int:
@@ -170,7 +192,8 @@ class _Fuser:
         near = [self.group[u] for n in group.home for u in self.users[n] if n.outs[0] in rows.dims]
         near += [self.group[p] for n in self._members(group) for p in self.producers[n] if p.outs[0] in rows.dims]
         shared = {a for n in self._members(group) for a in n.args if a in rows.dims}
-        near += [self.group[n] for n in self.low.nodes if n.kind == "reduction" and any(a in shared for a in n.args)]
+        sums = [self.group[n] for n in self.low.nodes if n.kind == "reduction"]
+        near += [g for g in sums if any(a in shared for m in self._members(g) for a in m.args)]
         return next((g for g in near if g is not group and id(g) not in tried), None)
 
     def _cheap_to_repeat(self, members: list[Node], rows: Rows) -> bool:

@@ -167,6 +167,28 @@ def channel_sums(b: GraphBuilder, e: Emit) -> None:
     b.output("dbeta", e(op.sum(g, axis=(0, 2, 3))))
 
 
+def batch_norm_backward(b: GraphBuilder, e: Emit) -> None:
+    """What the masked gradient of a convolution is multiplied with is not stored beside it: the sums multiply again."""
+    a, w = b.input("a", (4, 8, 6, 6), "float32"), b.input("w", (16, 8, 1, 1), "float32")
+    x, gamma = b.input("x", (4, 16, 6, 6), "float32"), b.input("gamma", (16,), "float32")
+    g = e(op.where(e(op.greater(x, f32(0.0))), e(op.nn.conv2d(a, w)), f32(0.0)))
+    d = e(op.multiply(g, e(op.reshape(gamma, (16, 1, 1)))))
+    mean, along = (e(op.mean(v, axis=(0, 2, 3), keepdims=True)) for v in (d, e(op.multiply(d, x))))
+    b.output("dx", e(op.subtract(e(op.subtract(d, mean)), e(op.multiply(x, along)))))
+    b.output("dgamma", e(op.sum(e(op.multiply(g, x)), axis=(0, 2, 3))))
+    b.output("dbeta", e(op.sum(g, axis=(0, 2, 3))))
+
+
+def other_sums(b: GraphBuilder, e: Emit) -> None:
+    """Arithmetic that waited for readers which cannot take it along goes to its producer in the end."""
+    a, w = b.input("a", (64, 16), "float32"), b.input("w", (16, 48), "float32")
+    p = e(op.matmul(a, w))
+    d = e(op.multiply(p, f32(0.5)))
+    b.output("total", e(op.sum(p)))
+    b.output("halves", e(op.sum(d)))
+    b.output("low", e(op.min(d)))
+
+
 def _softmax_backward(x: np.ndarray, g: np.ndarray) -> dict[str, np.ndarray]:
     y = np.exp(x - x.max(1, keepdims=True))
     y /= y.sum(1, keepdims=True)
@@ -195,12 +217,26 @@ def _channel_sums(x: np.ndarray, g: np.ndarray) -> dict[str, np.ndarray]:
     return {"dgamma": (c * g).sum((0, 2, 3)), "dbeta": g.sum((0, 2, 3))}
 
 
+def _batch_norm_backward(a: np.ndarray, w: np.ndarray, x: np.ndarray, gamma: np.ndarray) -> dict[str, np.ndarray]:
+    g = np.where(x > 0, np.einsum("nchw,oc->nohw", a, w[:, :, 0, 0]), 0)
+    d, over = g * gamma[:, None, None], (0, 2, 3)
+    dx = d - d.mean(over, keepdims=True) - x * (d * x).mean(over, keepdims=True)
+    return {"dx": dx, "dgamma": (g * x).sum(over), "dbeta": g.sum(over)}
+
+
+def _other_sums(a: np.ndarray, w: np.ndarray) -> dict[str, np.ndarray]:
+    p = a @ w
+    return {"total": p.sum(), "halves": (p / 2).sum(), "low": (p / 2).min()}
+
+
 ROW_CASES: dict[str, tuple[int, Case, Callable[..., dict[str, np.ndarray]]]] = {
     "softmax_backward": (1, softmax_backward, _softmax_backward),
     "layer_norm_backward": (1, layer_norm_backward, _layer_norm_backward),
     "layer_norm_parameters": (1, layer_norm_parameters, _layer_norm_parameters),
     "loss_of_rows": (1, loss_of_rows, _loss_of_rows),
     "channel_sums": (1, channel_sums, _channel_sums),
+    "batch_norm_backward": (2, batch_norm_backward, _batch_norm_backward),
+    "other_sums": (4, other_sums, _other_sums),
 }
 
 
@@ -218,6 +254,13 @@ def test_reductions_over_the_same_rows_are_one_pass(name: str) -> None:
     for got in (run(program, args), library.context().run("f", args)):
         for output, want in expected.items():
             np.testing.assert_allclose(got[output], want, rtol=1e-4, atol=1e-5, err_msg=output)
+
+
+def test_cheap_products_are_not_stored_for_sums_that_can_multiply() -> None:
+    b = GraphBuilder()
+    batch_norm_backward(b, b.emit)
+    contraction, sums = lower(b.finish()).calls
+    assert (contraction.num_outputs, sums.num_outputs) == (1, 3)
 
 
 def test_chains_are_cut_at_a_length() -> None:
