@@ -188,7 +188,7 @@ def _feeding(core: Stage, earlier: Sequence[Stage]) -> list[Stage]:
 def _classify(
     core: Stage, update: Any, before: Sequence[Stage], after: Sequence[Stage], outs: Sequence[Any]
 ) -> Contraction | None:
-    axes, values, guard, remainders = _split_phases([*core.spatial, *core.reduce], update)
+    axes, values, guard, remainders = split_phases([*core.spatial, *core.reduce], update)
     simplify = Simplifier(axes)
     sides = zip((update.a, update.b), _factors(core), strict=True)
     factors = [operand(substitute(f, values), simplify, core.dtype, before, source) for f, source in sides]
@@ -270,7 +270,7 @@ def _conjuncts(c: Expr) -> list[Expr]:
     return [c]
 
 
-def _split_phases(axes: Sequence[Iter], expr: Expr) -> tuple[list[Iter], dict[Any, Expr], tuple[Expr, ...], list[Iter]]:
+def split_phases(axes: Sequence[Iter], expr: Expr) -> tuple[list[Iter], dict[Any, Expr], tuple[Expr, ...], list[Iter]]:
     """Replace a variable that occurs in some factor only as v // c and v % c by v = c * v1 + v2.
 
     Grouped convolution (channel // channels per group) and the phases of a strided transposed convolution are this.
