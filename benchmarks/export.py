@@ -6,7 +6,8 @@ The MLP is that of benchmarks.train_step (784-512-512-10, batch 128, SGD); calls
 (relu of 64 numbers, one thread), so that what is seen is the call. ``load_first_call_ms`` counts from before ``tg.load``
 to after the first step, checksums included; importing NumPy is not counted. ``rss_vs_torch`` is the peak resident memory
 of a Python process that loads and trains the MLP over that of one that trains it in PyTorch; below 1 is less memory.
-``any_batch_vs_static`` is the speed of an inference entry for up to 64 rows at 64 rows over that of the static entry.
+``any_batch_vs_static`` is the speed of an inference entry for up to 64 rows at 64 rows over that of the static entry;
+``any_batch_ratios`` the same for other numbers of rows, each against an entry compiled for that number alone.
 ``needs`` are the libraries that the exported one is linked with.
 """
 
@@ -70,18 +71,20 @@ import statistics, time, numpy as np, tilegrad as tg
 n = tg.nn
 net = n.Sequential(n.Linear(784, 512), n.ReLU(), n.Linear(512, 512), n.ReLU(), n.Linear(512, 10))
 x = np.random.default_rng(0).standard_normal((64, 784), dtype=np.float32)
-calls = []
-for options in ({}, {"max_batch": 64}):
-    compiled = tg.compile(net, [x], **options)
-    arguments = compiled.bound("run").arguments([x])
-    calls.append(compiled._context.prepare("run", arguments))
-times = [[], []]
-for _ in range(60):
-    for call, all in zip(calls, times):
-        start = time.perf_counter()
-        for _ in range(10): call()
-        all.append(time.perf_counter() - start)
-print(statistics.median(times[0]) / statistics.median(times[1]))
+any_batch = tg.compile(net, [x], max_batch=64)
+for rows in (64, 63, 37, 8, 1):
+    static = tg.compile(net, [x[:rows]])
+    calls = []
+    for compiled, batch in ((static, None), (any_batch, rows)):
+        arguments = compiled.bound("run", batch).arguments([x[:rows]])
+        calls.append(compiled._context.prepare("run", arguments))
+    times = [[], []]
+    for _ in range(60):
+        for call, all in zip(calls, times):
+            start = time.perf_counter()
+            for _ in range(10): call()
+            all.append(time.perf_counter() - start)
+    print(rows, statistics.median(times[0]) / statistics.median(times[1]))
 """
 
 LOAD = """
@@ -170,7 +173,8 @@ def main() -> None:
         library = next(mlp.glob("*.so"))
         first_ms, rss = median(LOAD, mlp, threads=args.threads, times=times)
         run_us, prepared_us = python(CALL_PYTHON, one)
-        (any_batch,) = python(ANY_BATCH, threads=args.threads)
+        found = python(ANY_BATCH, threads=args.threads)
+        any_batch = {str(int(rows)): round(ratio, 3) for rows, ratio in zip(found[::2], found[1::2], strict=True)}
         summary: dict[str, Any] = {
             "mlp_lib_kb": round(library.stat().st_size / 1024, 1),
             "needs": needs(library),
@@ -178,7 +182,8 @@ def main() -> None:
             "call_us_c": round(call_us_c(one), 3),
             "call_us_python": round(run_us, 2),
             "call_us_python_prepared": round(prepared_us, 2),
-            "any_batch_vs_static": round(any_batch, 3),
+            "any_batch_vs_static": any_batch.pop("64"),
+            "any_batch_ratios": any_batch,
             "one_kernel_lib_kb": round(next(one.glob("*.so")).stat().st_size / 1024, 1),
             "rss_mb": round(rss, 1),
         }

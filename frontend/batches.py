@@ -42,8 +42,12 @@ class Batches:
             raise UsageError(f"{what}, argument '{name}'", repr(got), expected)
         if max_batch is None:
             return Batches(tuple(sorted(map(int, given), reverse=True)))
-        powers = [1 << i for i in range(int(max_batch).bit_length()) if 1 << i < max_batch]
-        return Batches((int(max_batch), *reversed(powers)), True)
+        batch = example[0].shape[0]
+        for n, a in enumerate(example):
+            if a.shape[:1] == (max_batch,) and max_batch != batch:
+                got = f"input {n} of shape {a.shape}, which has no row for each of the {batch} elements of the example's batch"
+                raise UsageError(f"{what}, argument 'example_inputs'", got, f"no such input as long as max_batch, {max_batch}")
+        return Batches((int(max_batch),), True)
 
     def types(self, example: Signature, size: int) -> Signature:
         """The inputs' types for a batch of ``size``."""

@@ -281,8 +281,8 @@ def compile(
     num_threads: default ``TILEGRAD_NUM_THREADS``, else the cores this process may use.
     batch_sizes: several sizes of the batch in one library over the same states. The batch is the first axis of the first input
         and of every other input whose first axis is as long in the example.
-    max_batch: every batch from 1 to this one, by consecutive rows through entries for this size and the powers of two below it.
-        No output row may depend on other rows of the batch.
+    max_batch: every batch from 1 to this one, by one entry whose loops end at the batch given. No output row may depend on other
+        rows of the batch.
 
     Raises UsageError, ShapeError and DTypeError at the user's line, TargetError, LibraryError (no C compiler).
     """

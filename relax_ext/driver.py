@@ -12,7 +12,8 @@ from typing import Any
 from tilegrad import runtime, schedules, tuning_logs
 from tilegrad._base.errors import ScheduleError, TuningError
 from tilegrad._base.target import Target
-from tilegrad.relax_ext import build_cache, independent
+from tilegrad.relax_ext import build_cache
+from tilegrad.relax_ext.by_rows import any_batch
 from tilegrad.relax_ext.graph import Graph
 from tilegrad.relax_ext.pipeline import lower
 from tilegrad.relax_ext.prepack import prepack
@@ -96,15 +97,12 @@ def build_graphs(
 
         def recipe() -> runtime.Recipe:  # export makes other forms of the library; only then is anything lowered
             programs = {name: lower(graph, name) for name, graph in graphs.items()}
-            arranged, _, kernels = _schedule(programs, machine, records)
+            arranged, _, kernels = _schedule(_to_any_batch(programs, together, machine), machine, records)
             return runtime.Recipe(arranged, kernels, machine, prefix, families=together)
 
         return Build(runtime.Library(library, entry["manifest"], recipe), graphs, machine, choices)
     programs = {name: lower(graph, name) for name, graph in graphs.items()}
-    for family in together.values():
-        if family.any_batch:
-            independent.check({size: programs[entry] for size, entry in family.entries.items()})
-    arranged, choices, scheduled = _schedule(programs, machine, records)
+    arranged, choices, scheduled = _schedule(_to_any_batch(programs, together, machine), machine, records)
     built = runtime.build(arranged, scheduled, machine, prefix=prefix, families=together)
     entry = {"manifest": built.manifest, "choices": {name: asdict(c) for name, c in choices.items()}}
     build_cache.put(key, built.path, entry)
@@ -122,10 +120,20 @@ def plain_recipe(
 ) -> runtime.Recipe:
     """The Graphs with every kernel as plain serial loops: what ``runtime.export(..., plain=...)`` writes as C source."""
     machine = Target.parse(target, 1)
+    together = dict(families or {})
     programs = {name: lower(graph, name) for name, graph in graphs.items()}
+    programs = _to_any_batch(programs, together, machine, bound=False)
     funcs = {name: func for p in programs.values() for name, func in p.kernels.items()}
     kernels = {name: finish(schedules.Scheduled(func), machine) for name, func in funcs.items()}
-    return runtime.Recipe(programs, kernels, machine, prefix, families=dict(families or {}))
+    return runtime.Recipe(programs, kernels, machine, prefix, families=together)
+
+
+def _to_any_batch(
+    programs: Mapping[str, Program], families: Mapping[str, Family], target: Target, bound: bool = True
+) -> dict[str, Program]:
+    """The programs of families for any batch, made to take any; the others as they are."""
+    largest = {family.entries[size]: size for family in families.values() if family.any_batch for size in family.sizes[:1]}
+    return {name: any_batch(p, largest[name], target, bound) if name in largest else p for name, p in programs.items()}
 
 
 def _schedule(
@@ -133,18 +141,21 @@ def _schedule(
 ) -> tuple[dict[str, Program], dict[str, Choice], dict[str, schedules.Scheduled]]:
     """Every distinct kernel with the best known config; constants packed for theirs."""
     choices, scheduled = {}, {}
+    parts = [(c, c.by_rows) for p in programs.values() for c in p.calls if c.by_rows]
+    serial = {name for c, by in parts if by.parts > 1 for name in (c.kernel, by.single)}
     for name, func in {n: f for p in programs.values() for n, f in p.kernels.items()}.items():
+        machine = target.with_threads(1) if name in serial else target
         template, workload = schedules.task_of(func)
-        hit = records.choose(template, workload, target)
+        hit = records.choose(template, workload, machine)
         config, source = hit.config, hit.source
         try:
-            scheduled[name] = schedules.schedule(func, target, config)
+            scheduled[name] = schedules.schedule(func, machine, config)
         except ScheduleError as e:
             if source == "default":
                 raise
             log.warning("kernel %s: a %s config is not legal here (%s); its default is used", name, source, e)
-            config, source = template.default(workload, target), "default"
-            scheduled[name] = schedules.schedule(func, target, config)
+            config, source = template.default(workload, machine), "default"
+            scheduled[name] = schedules.schedule(func, machine, config)
         choices[name] = Choice(template.name, workload.json(), config, source)
     configs = {name: dict(c.config) for name, c in choices.items() if c.template == CONTRACTION.name}
     arranged, scheduled = prepack(programs, configs, scheduled, target)

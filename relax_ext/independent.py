@@ -25,11 +25,14 @@ class Place:
     unit: int
 
 
-def check(programs: Mapping[int, Program]) -> None:
-    """``programs``: the same function for several batch sizes. Raises UsageError naming the operator that mixes rows."""
-    for size, program in programs.items():
-        if size > 1:
-            _Follow(program, size).run()
+def follow(program: Program, batch: int) -> list[dict[int, Place | None]]:
+    """For every call of a program for ``batch`` rows: the places in its kernel's buffers, by identity.
+
+    None, or nothing, is for a buffer that has no rows of the batch. Raises UsageError naming the operator that mixes rows.
+    """
+    found = _Follow(program, batch)
+    found.run()
+    return found.known
 
 
 @dataclass
@@ -38,6 +41,8 @@ class _Follow:
     batch: int
     places: dict[str, Place | None] = field(default_factory=dict)
     """Of every buffer that was written so far; None: the same for every row."""
+    known: list[dict[int, Place | None]] = field(default_factory=list)
+    """What ``follow`` returns."""
 
     def run(self) -> None:
         for name, b in self.program.buffers.items():
@@ -47,8 +52,10 @@ class _Follow:
             self._call(call)
         for name in self.program.ports:
             b, place = self.program.buffers[name], self.places[name]
-            if b.role == "output" and place not in (None, Place(0, 1)):
-                raise _mixed(f"output '{name}' whose rows are not along its first axis")
+            if b.role == "output" and place is None:
+                raise mixed(f"output '{name}' that no row of the batch decides")
+            if b.role == "output" and place != Place(0, 1):
+                raise mixed(f"output '{name}' whose rows are not along its first axis")
 
     def _call(self, call: Call) -> None:
         func = self.program.kernels[call.kernel]
@@ -61,9 +68,10 @@ class _Follow:
             for verified in (False, True):  # a kernel may read what it writes itself, before and after
                 for store in found:
                     _take(store, known, self.batch, verified, where)
+        self.known.append(known)
         for p, name in outs:
             if self.program.buffers[name].role in ("state", "hyper"):
-                raise _mixed(f"an update of the state '{name}'")
+                raise mixed(f"an update of the state '{name}'")
             self._wrote(name, known.get(id_of(p)))
 
     def _seen(self, name: str) -> Place | None:
@@ -87,7 +95,7 @@ class _Follow:
             leads = math.prod(new[:dim]) == 1 and extent % self.batch == 0
             if math.prod(old[: place.dim]) == 1 and leads and place.unit * self.batch == old[place.dim]:
                 return Place(dim, extent // self.batch)
-        raise _mixed(f"the reshape from {old} to {new}")
+        raise mixed(f"the reshape from {old} to {new}")
 
 
 @dataclass(frozen=True)
@@ -128,7 +136,7 @@ def _stores(stmt: Any, extents: Mapping[Any, Any], reads: tuple[Any, ...], where
         inside = (e for part in (stmt.value, *stmt.indices) for e in loads(part))
         yield _Store(stmt.buffer, stmt.indices, (*reads, *inside), extents)
     elif not isinstance(stmt, tirx.AllocBuffer):
-        raise _mixed(f"{where}, whose {type(stmt).__name__} cannot be looked into")
+        raise mixed(f"{where}, whose {type(stmt).__name__} cannot be looked into")
 
 
 def _take(store: _Store, known: dict[int, Place | None], batch: int, verified: bool, where: str) -> None:
@@ -148,7 +156,7 @@ def _take(store: _Store, known: dict[int, Place | None], batch: int, verified: b
     ]
     before = known.get(id_of(store.buffer))
     if not fits or (verified and before not in fits):
-        raise _mixed(f"{where}, in what it writes to '{store.buffer.name}'")
+        raise mixed(f"{where}, in what it writes to '{store.buffer.name}'")
     known[id_of(store.buffer)] = before or fits[0]
 
 
@@ -157,7 +165,12 @@ def _row(indices: Sequence[Any], place: Place) -> Any:
     return tirx.floordiv(index, tirx.const(place.unit, index.ty.dtype))
 
 
-def _mixed(what: str) -> UsageError:
-    got = f"a model that mixes rows of the batch: {what}"
-    expected = "outputs whose rows depend on their own rows only"
+def mixed(what: str) -> UsageError:
+    """The error for a model whose rows cannot be run one without the others."""
+    return refused(f"a model that mixes rows of the batch: {what}")
+
+
+def refused(got: str) -> UsageError:
+    """The same, for another reason."""
+    expected = "outputs whose rows depend on their own rows only, in the same way"
     return UsageError("argument 'max_batch'", got, expected, "Compile it for the sizes you need with batch_sizes=.")

@@ -32,13 +32,14 @@ def _program(p: Program, configs: Mapping[str, Config], kernels: dict[str, sched
     buffers, funcs, calls = dict(p.buffers), dict(p.kernels), []
     for call in p.calls:
         constants = [i for i, a in enumerate(call.args) if buffers[a].role == "const"]
-        if call.kernel in configs and constants:
+        if call.kernel in configs and constants and call.by_rows is None:
             call = _packed(call, constants, p, configs[call.kernel], buffers, funcs, kernels, target)
         calls.append(call)
     read = {a for c in calls for a in c.args} | set(p.ports)
     read |= {b.view_of for b in buffers.values() if b.view_of is not None}
     buffers = {n: b for n, b in buffers.items() if b.role != "const" or n in read}
-    funcs = {n: f for n, f in funcs.items() if any(c.kernel == n for c in calls)}
+    used = {c.kernel for c in calls} | {c.by_rows.single for c in calls if c.by_rows}
+    funcs = {n: f for n, f in funcs.items() if n in used}
     return replace(p, buffers=buffers, calls=tuple(calls), kernels=funcs)
 
 

@@ -19,7 +19,7 @@ from tilegrad.runtime import kernels as objects
 from tilegrad.runtime import manifest as manifests
 from tilegrad.runtime.families import Family
 from tilegrad.runtime.library import Library
-from tilegrad.runtime.program import Program
+from tilegrad.runtime.program import Buffer, Program
 
 log = logging.getLogger(__name__)
 
@@ -87,7 +87,8 @@ class Recipe:
     @cached_property
     def used(self) -> dict[str, Any]:
         """The kernels that are called."""
-        used = {c.kernel for p in self.programs.values() for c in p.calls}
+        calls = [c for p in self.programs.values() for c in p.calls]
+        used = {c.kernel for c in calls} | {c.by_rows.single for c in calls if c.by_rows}
         chosen = {name: k for name, k in self.kernels.items() if name in used}
         _check_arguments(self.programs, chosen)
         return chosen
@@ -153,15 +154,26 @@ def _check_arguments(programs: Mapping[str, Program], kernels: Mapping[str, Any]
     for entry, program in programs.items():
         for call in program.calls:
             where = f"program '{entry}', call of '{call.kernel}'"
-            if call.kernel not in kernels:
-                raise UsageError(where, "an unknown kernel", f"one of {', '.join(kernels)}")
             if missing := [a for a in call.args if a not in program.buffers]:
                 raise UsageError(where, f"unknown buffers {missing}", "declared ones")
-            k = kernels[call.kernel]
-            takes = [_typed(p) for p in k.func.params]
-            gives = [_typed(program.buffers[a]) for a in call.args] + ([f"uint8[{k.scratch_bytes}]"] if k.scratch_bytes else [])
-            if gives != takes:
-                raise UsageError(where, ", ".join(gives), ", ".join(takes))
+            buffers = [program.buffers[a] for a in call.args]
+            by = call.by_rows
+            for name, rows in ((call.kernel, by.rows), (by.single, 1)) if by else ((call.kernel, 0),):
+                if name not in kernels:
+                    raise UsageError(where, f"an unknown kernel '{name}'", f"one of {', '.join(kernels)}")
+                k = kernels[name]
+                takes = [_typed(p) for p in k.func.params]
+                gives = [*map(_typed, buffers)] + ([f"uint8[{k.scratch_bytes}]"] if k.scratch_bytes else [])
+                for i, step in enumerate(by.row_bytes if by else ()):
+                    if step:
+                        gives[i] = f"{buffers[i].dtype} of {step * rows} bytes"
+                        takes[i] = f"{k.func.params[i].dtype} of {_nbytes(k.func.params[i])} bytes"
+                if gives != takes:
+                    raise UsageError(where, ", ".join(gives), ", ".join(takes))
+
+
+def _nbytes(param: Any) -> int:
+    return Buffer(param.name, tuple(int(d) for d in param.shape), str(param.dtype), "temp").nbytes
 
 
 def _typed(buffer: Any) -> str:

@@ -14,9 +14,11 @@ from tilegrad._base.errors import UsageError
 from tilegrad.runtime import families
 from tilegrad.runtime.header import typed_arguments, typed_parameters
 from tilegrad.runtime.manifest import Port, ports_of
-from tilegrad.runtime.program import RANDOM, Buffer, Program, numpy_dtype
+from tilegrad.runtime.program import RANDOM, Buffer, ByRows, Call, Program, numpy_dtype
 
 ALIGN = 64
+MAX_ARGS = 128
+"""TGRT_MAX_ARGS of the C runtime."""
 INLINE_CONSTANTS = 4096
 """Up to this many bytes of constants are C text; more are taken in from a file by the assembler."""
 
@@ -79,6 +81,7 @@ class _Writer:
     constants: dict[bytes, int] = field(default_factory=dict)
     constant_bytes: int = 0
     num_args: int = 0
+    num_by_rows: int = 0
     arena_bytes: int = 0
 
     def entry(self, name: str, program: Program, kernels: Mapping[str, Kernel], offsets: Mapping[str, int]) -> None:
@@ -94,7 +97,10 @@ class _Writer:
         for call in program.calls:
             kernel = kernels[call.kernel]
             these = [index[a] for a in call.args]
-            if size := kernel.scratch_bytes:
+            size, by_rows = kernel.scratch_bytes, "0"
+            if call.by_rows:
+                size, by_rows = self._by_rows(call, call.by_rows, kernel, kernels[call.by_rows.single])
+            if size:
                 if size not in scratch:
                     scratch[size] = len(buffers)
                     at = _round_up(program.arena_bytes)
@@ -102,7 +108,7 @@ class _Writer:
                     buffers.append(_row("TG_TEMP", size, at))
                 these.append(scratch[size])
             self.symbols[kernel.symbol] = None
-            calls.append(f"{{__tvm_ffi_{kernel.symbol}, {_string(call.kernel)}, {len(args)}, {len(these)}}}")
+            calls.append(f"{{__tvm_ffi_{kernel.symbol}, {_string(call.kernel)}, {len(args)}, {len(these)}, {by_rows}}}")
             args += these
         uses = [[at for at, a in enumerate(args) if a == index[p]] for p in program.ports]
         starts = itertools.accumulate(map(len, uses), initial=0)
@@ -115,13 +121,29 @@ class _Writer:
         self._numbers(f"uses_{n}", [at for u in uses for at in u])
         self.entries.append(
             f"{{{_string(name)}, buffers_{n}, ports_{n}, calls_{n}, args_{n}, uses_{n}, "
-            f"{len(ports)}, {len(calls)}, {len(args)}, {self.num_args}}}"
+            f"{len(ports)}, {len(calls)}, {len(args)}, {self.num_args}, {program.batch}}}"
         )
         self.num_args += len(args)
+
+    def _by_rows(self, call: Call, by: ByRows, kernel: Kernel, single: Kernel) -> tuple[int, str]:
+        """(bytes of scratch of all parts, C expression of the table that says how the call goes through the rows)."""
+        size = _round_up(max(kernel.scratch_bytes, single.scratch_bytes))
+        steps = [*by.row_bytes, 0] if size else [*by.row_bytes]
+        if len(steps) > MAX_ARGS:
+            raise UsageError(f"kernel '{call.kernel}' by rows", f"{len(steps)} arguments", f"at most {MAX_ARGS}")
+        n, self.num_by_rows = self.num_by_rows, self.num_by_rows + 1
+        self.symbols[single.symbol] = None
+        self._numbers(f"row_bytes_{n}", steps, "uint64_t")
+        takes = ", ".join(str(len(by.row_bytes) + bool(k.scratch_bytes)) for k in (kernel, single))
+        row = f"{{__tvm_ffi_{single.symbol}, row_bytes_{n}, {by.rows}, {size}u, {takes}, {by.parts}}}"
+        self._table(f"static const tgrt_by_rows by_rows_{n}", [row])
+        return size * by.parts, f"by_rows_{n}"
 
     def _buffer(self, b: Buffer, offsets: Mapping[str, int], program: Program) -> str:
         if b.role == "const":
             return _row("TG_CONST", b.nbytes, 0, _element_bytes(b), self._constant(b))
+        if b.role == "batch":
+            return _row("TG_BATCH", b.nbytes, 0)
         if b.role in ("temp", "view"):
             at = b.offset if b.role == "temp" else _sum(b.offset, _base(b, program).offset)
             if at is None or at % ALIGN or at + b.nbytes > program.arena_bytes:
@@ -153,14 +175,10 @@ class _Writer:
     def _family(self, n: int, name: str, family: families.Family, manifest: Mapping[str, Any]) -> str:
         """Tables of one family; its row."""
         order = list(manifest["entries"])
-        largest = family.sizes[0]
-        ports = ports_of(manifest)[family.entries[largest]]
-        sizes = [Buffer(p.name, p.shape, p.dtype, "input").nbytes // largest for p in ports]
         self._numbers(f"family_entries_{n}", [order.index(family.entries[s]) for s in family.sizes])
         self._numbers(f"family_batches_{n}", family.sizes, "int64_t")
-        self._numbers(f"family_rows_{n}", [s if b else 0 for s, b in zip(sizes, family.batched, strict=True)], "uint64_t")
         return (
-            f"{{{_string(name)}, family_entries_{n}, family_batches_{n}, family_rows_{n}, {_string(family.text())}, "
+            f"{{{_string(name)}, family_entries_{n}, family_batches_{n}, {_string(family.text())}, "
             f"{len(family.sizes)}, {int(family.any_batch)}}}"
         )
 
@@ -201,7 +219,7 @@ class _Writer:
         self._table("static const tgrt_entry entries", self.entries)
         found = families.read(manifest)
         rows = [self._family(i, name, family, manifest) for i, (name, family) in enumerate(found.items())]
-        self._table("static const tgrt_family families", rows or ["{0, 0, 0, 0, 0, 0, 0}"])
+        self._table("static const tgrt_family families", rows or ["{0, 0, 0, 0, 0, 0}"])
         text = json.dumps(manifest, separators=(",", ":"))
         features = ",".join(manifest["target"]["features"])
         end_of_states = sum(_round_up(_nbytes(s)) for s in manifest["states"])

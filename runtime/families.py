@@ -16,8 +16,7 @@ from tilegrad._base.errors import ShapeError, UsageError
 class Family:
     """entries: batch size -> the entry that takes it.
 
-    any_batch: the family takes every batch from 1 to the largest size, run as consecutive rows of one entry after the other,
-    largest first; otherwise it takes these sizes only.
+    any_batch: its one entry takes every batch from 1 to that size; otherwise there is an entry for each size.
     """
 
     entries: Mapping[int, str]
@@ -49,8 +48,8 @@ def described(families: Mapping[str, Family], entries: Mapping[str, Any]) -> dic
         where = f"family '{name}'"
         if name in entries:
             raise UsageError(where, "the name of an entry", "another name")
-        if family.any_batch and 1 not in family.entries:
-            raise UsageError(where, f"sizes {family.sizes} for any batch", "a size of 1 among them")
+        if family.any_batch and len(family.entries) > 1:
+            raise UsageError(where, f"sizes {family.sizes} for any batch", "one entry")
         forms = [entries[family.entries[size]]["ports"] for size in family.sizes]
         rows = _batched(family.sizes, forms)
         plain = [[{**p, "shape": p["shape"][r:]} for p, r in zip(f, rows, strict=False)] for f in forms]

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-Role = Literal["input", "state", "hyper", "output", "const", "temp", "view"]
+Role = Literal["input", "state", "hyper", "output", "const", "temp", "view", "batch"]
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,7 @@ class Buffer:
       temp    lives in the arena at byte ``offset``
       view    the memory of buffer ``view_of`` (not itself a view) under another shape of the same size; of a temporary also
               a part of it, from byte ``offset``
+      batch   int64[1]: how many rows the caller gave to an entry that takes any number
     """
 
     name: str
@@ -46,12 +47,27 @@ class Buffer:
 
 
 @dataclass(frozen=True)
+class ByRows:
+    """How a call goes through the rows of a batch: its kernel takes ``rows`` of them at once, the kernel ``single`` one.
+
+    row_bytes: of every argument, from one row to the next; 0 for what is the same for every row. parts: the batch is divided
+    into so many, done at once by serial kernels; 1: the kernels themselves use the threads.
+    """
+
+    single: str
+    rows: int
+    row_bytes: tuple[int, ...]
+    parts: int
+
+
+@dataclass(frozen=True)
 class Call:
     """``kernels[kernel](*args)``: buffer names in the kernel's parameter order, inputs then outputs."""
 
     kernel: str
     args: tuple[str, ...]
     num_outputs: int = 1
+    by_rows: ByRows | None = None
 
 
 @dataclass(frozen=True)
@@ -70,6 +86,8 @@ class Program:
     calls: tuple[Call, ...]
     kernels: Mapping[str, Any]
     arena_bytes: int = 0
+    batch: int = 0
+    """The most rows that it takes, where it takes any number of them from 1 on; 0 for a program of fixed shapes."""
 
     def text(self) -> str:
         """The program for a person: ports, then one line a call with shapes and offsets."""

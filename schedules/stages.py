@@ -228,6 +228,40 @@ def _as_type(value: Expr, ty: Any) -> Expr:
     return tirx.const(int(value.value), ty.dtype) if isinstance(value, tirx.IntImm) else tirx.Cast(ty.dtype, value)
 
 
+def to_func(params: Sequence[Buffer], found: Sequence[Stage], attrs: Any) -> tirx.PrimFunc:
+    """The unscheduled kernel of these stages: what ``stages`` reads."""
+    body = [_nest(s) for s in found]
+    own = [s.buffer for s in found if not any(s.buffer.same_as(p) for p in params)]
+    inner = tirx.SeqStmt(body) if len(body) > 1 else body[0]
+    root = s_tir.SBlock([], [], [], "root", inner, alloc_buffers=own)
+    return tirx.PrimFunc(list(params), s_tir.SBlockRealize([], tirx.const(1, "bool"), root), attrs=attrs)
+
+
+def _nest(s: Stage) -> Any:
+    """Plain loops around one block."""
+    kinds = [*((i, tirx.IterVar.DataPar) for i in s.spatial), *((i, tirx.IterVar.CommReduce) for i in s.reduce)]
+    iters = [tirx.IterVar(ir.Range.from_min_extent(_zero(i), tirx.const(i.extent, i.var.ty.dtype)), i.var, k) for i, k in kinds]
+    at = [i.var for i in s.spatial]
+    reads = [_point(e.source, e.indices) for e in loads(s.body) if not e.source.same_as(s.buffer)]
+    init = None if s.init is None else tirx.BufferStore(s.buffer, s.init, at)
+    store = tirx.BufferStore(s.buffer, s.body, at)
+    notes = dict(s.annotations)
+    block = s_tir.SBlock(iters, reads, [_point(s.buffer, at)], s.name, store, init, annotations=notes)
+    loops = [tirx.Var(i.var.name, i.var.ty) for i, _ in kinds]
+    out: Any = s_tir.SBlockRealize(list(loops), tirx.const(1, "bool"), block)
+    for (i, _), var in reversed(list(zip(kinds, loops, strict=True))):
+        out = tirx.For(var, _zero(i), tirx.const(i.extent, var.ty.dtype), tirx.ForKind.SERIAL, out)
+    return out
+
+
+def _zero(i: Iter) -> Expr:
+    return tirx.const(0, i.var.ty.dtype)
+
+
+def _point(buffer: Buffer, indices: Sequence[Expr]) -> Any:
+    return tirx.BufferRegion(buffer, [ir.Range.from_min_extent(i, tirx.const(1, i.ty.dtype)) for i in indices])
+
+
 def create(args: Sequence[te.Tensor]) -> tirx.PrimFunc:
     """The unscheduled kernel of TE tensors, inputs then outputs."""
     return te.create_prim_func(list(args)).without_attr("global_symbol")

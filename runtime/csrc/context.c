@@ -93,6 +93,8 @@ static void *own_data(const tgrt_context *ctx, const tgrt_buffer *b) {
       return ctx->arena + b->offset;
     case TG_CONST:
       return (void *)(uintptr_t)b->data;
+    case TG_BATCH:
+      return (void *)(uintptr_t)&ctx->batch;
     default:
       return NULL;
   }
@@ -226,17 +228,13 @@ int tgrt_leave(tgrt_context *ctx, int status) {
   return status;
 }
 
-/* With row_bytes the arrays of ports that have rows begin at ``row``. */
-static int bind_ports(tgrt_context *ctx, const tgrt_entry *entry, void *const *ports, const uint64_t *row_bytes, int64_t row) {
+static int bind_ports(tgrt_context *ctx, const tgrt_entry *entry, void *const *ports) {
   tgrt_value *args = ctx->args + entry->first_arg;
   for (uint32_t i = 0; i < entry->num_ports; ++i) {
     const tgrt_port *port = &entry->ports[i];
     const tgrt_buffer *b = &entry->buffers[port->buffer];
     void *data = ports ? ports[i] : NULL;
-    if (!data)
-      data = own_data(ctx, b);
-    else if (row_bytes)
-      data = (unsigned char *)data + (uint64_t)row * row_bytes[i];
+    if (!data) data = own_data(ctx, b);
     if (!data && b->bytes) {
       tgrt_set_error(ctx, "%s: argument %u ('%s') is NULL", entry->name, (unsigned)i, port->name);
       return TG_ERR_ARGUMENT;
@@ -250,13 +248,47 @@ static int bind_ports(tgrt_context *ctx, const tgrt_entry *entry, void *const *p
   return TG_OK;
 }
 
+typedef struct {
+  const tgrt_call *call;
+  const tgrt_value *args;
+  int64_t batch;
+} tgrt_rows_job;
+
+/* The rows of one part: several at once as long as there are so many, then one by one. */
+static int run_rows(int part, tgrt_parallel_env *env, void *data) {
+  const tgrt_rows_job *job = data;
+  const tgrt_by_rows *by = job->call->by_rows;
+  const int num_args = (int)job->call->num_args;
+  tgrt_value args[TGRT_MAX_ARGS], result = {0, 0, {0}};
+  int64_t row = job->batch * part / env->num_task, end = job->batch * (part + 1) / env->num_task;
+  memcpy(args, job->args, (size_t)num_args * sizeof *args);
+  for (int i = 0; i < num_args; ++i) args[i].value.p = (unsigned char *)args[i].value.p + (uint64_t)row * by->row_bytes[i];
+  if (by->scratch_bytes) args[num_args - 1].value.p = (unsigned char *)args[num_args - 1].value.p + (uint64_t)part * by->scratch_bytes;
+  while (row < end) {
+    const int64_t rows = end - row >= by->rows ? by->rows : 1;
+    const int whole = rows == by->rows;
+    if ((whole ? job->call->kernel : by->single)(NULL, args, (int)(whole ? by->rows_args : by->single_args), &result)) return -1;
+    for (int i = 0; i < num_args; ++i) args[i].value.p = (unsigned char *)args[i].value.p + (uint64_t)rows * by->row_bytes[i];
+    row += rows;
+  }
+  return 0;
+}
+
+static int run_call(tgrt_context *ctx, const tgrt_call *call, tgrt_value *args) {
+  tgrt_value result = {0, 0, {0}};
+  if (!call->by_rows) return call->kernel(NULL, args, (int)call->num_args, &result);
+  tgrt_rows_job job = {call, args, ctx->batch};
+  tgrt_parallel_env alone = {NULL, 1};
+  if (call->by_rows->parts == 1 || ctx->batch <= call->by_rows->rows) return run_rows(0, &alone, &job); /* too little to share */
+  return tgrt_launch(run_rows, &job, call->by_rows->parts);
+}
+
 static int run_calls(tgrt_context *ctx, const tgrt_entry *entry, double *seconds) {
   tgrt_value *args = ctx->args + entry->first_arg;
-  tgrt_value result = {0, 0, {0}};
   double before = seconds ? tgrt_now() : 0.0;
   for (uint32_t i = 0; i < entry->num_calls; ++i) {
     const tgrt_call *call = &entry->calls[i];
-    if (call->kernel(NULL, args + call->first_arg, (int)call->num_args, &result)) {
+    if (run_call(ctx, call, args + call->first_arg)) {
       size_t used = strlen(ctx->error);
       snprintf(ctx->error + used, sizeof ctx->error - used, "%s[%s, kernel %s]", used ? " " : "", entry->name, call->name);
       return TG_ERR_KERNEL;
@@ -270,34 +302,28 @@ static int run_calls(tgrt_context *ctx, const tgrt_entry *entry, double *seconds
   return TG_OK;
 }
 
+/* Inside a call: binds, and runs as many rows as given where the entry takes any number. */
+static int run_entry(tgrt_context *ctx, const tgrt_entry *entry, int64_t batch, void *const *ports) {
+  int status = bind_ports(ctx, entry, ports);
+  ctx->batch = batch;
+  return status ? status : run_calls(ctx, entry, NULL);
+}
+
 int tgrt_run(const tgrt_library *lib, tgrt_context *ctx, uint32_t e, void *const *ports) {
   int status = tgrt_enter(lib, ctx);
   if (status) return status;
-  status = bind_ports(ctx, &lib->entries[e], ports, NULL, 0);
-  if (!status) status = run_calls(ctx, &lib->entries[e], NULL);
-  return tgrt_leave(ctx, status);
+  return tgrt_leave(ctx, run_entry(ctx, &lib->entries[e], lib->entries[e].batch, ports));
 }
 
 int tgrt_run_batch(const tgrt_library *lib, tgrt_context *ctx, uint32_t f, int64_t batch, void *const *ports) {
   int status = tgrt_enter(lib, ctx);
   if (status) return status;
   const tgrt_family *family = &lib->families[f];
-  int64_t row = 0;
-  if (batch >= 1 && batch <= family->batches[0])
-    for (uint32_t i = 0; i < family->num_entries; ++i) {
-      const tgrt_entry *entry = &lib->entries[family->entries[i]];
-      const int64_t rows = family->batches[i];
-      while (!status && (family->any_batch ? batch - row >= rows : batch == rows && row == 0)) {
-        status = bind_ports(ctx, entry, ports, family->row_bytes, row);
-        if (!status) status = run_calls(ctx, entry, NULL);
-        row += rows;
-      }
-    }
-  if (row == 0) {
-    tgrt_set_error(ctx, "%s: a batch of %lld; there are %s", family->name, (long long)batch, family->text);
-    status = TG_ERR_ARGUMENT;
-  }
-  return tgrt_leave(ctx, status);
+  for (uint32_t i = 0; i < family->num_entries; ++i)
+    if (batch == family->batches[i] || (family->any_batch && batch >= 1 && batch < family->batches[i]))
+      return tgrt_leave(ctx, run_entry(ctx, &lib->entries[family->entries[i]], batch, ports));
+  tgrt_set_error(ctx, "%s: a batch of %lld; there are %s", family->name, (long long)batch, family->text);
+  return tgrt_leave(ctx, TG_ERR_ARGUMENT);
 }
 
 int tgrt_benchmark(const tgrt_library *lib, tgrt_context *ctx, uint32_t e, void *const *ports, int number, int repeat, double *seconds) {
@@ -307,7 +333,8 @@ int tgrt_benchmark(const tgrt_library *lib, tgrt_context *ctx, uint32_t e, void 
     tgrt_set_error(ctx, "benchmark: entry, number or repeat out of range");
     return tgrt_leave(ctx, TG_ERR_ARGUMENT);
   }
-  status = bind_ports(ctx, &lib->entries[e], ports, NULL, 0);
+  status = bind_ports(ctx, &lib->entries[e], ports);
+  ctx->batch = lib->entries[e].batch;
   for (int r = 0; r < repeat && !status; ++r) {
     double before = tgrt_now();
     for (int n = 0; n < number && !status; ++n) status = run_calls(ctx, &lib->entries[e], NULL);
@@ -323,7 +350,8 @@ int tgrt_profile(const tgrt_library *lib, tgrt_context *ctx, uint32_t e, void *c
     tgrt_set_error(ctx, "profile: entry or repeat out of range");
     return tgrt_leave(ctx, TG_ERR_ARGUMENT);
   }
-  status = bind_ports(ctx, &lib->entries[e], ports, NULL, 0);
+  status = bind_ports(ctx, &lib->entries[e], ports);
+  ctx->batch = lib->entries[e].batch;
   for (int r = 0; r < repeat && !status; ++r) status = run_calls(ctx, &lib->entries[e], seconds + (size_t)r * lib->entries[e].num_calls);
   return tgrt_leave(ctx, status);
 }

@@ -40,6 +40,7 @@ struct tgrt_context {
   tgrt_value *args;
   unsigned char *states;
   unsigned char *arena;
+  int64_t batch; /* rows of the call that is running, for entries that take any number */
   void *block; /* what to free; NULL when the caller owns the workspace */
   tgrt_context *next_free;
   char error[512];
@@ -65,6 +66,7 @@ TG_HIDDEN const tgrt_state *tgrt_find_state(const tgrt_library *lib, const char 
 TG_HIDDEN size_t tgrt_pool_bytes(int num_threads);
 TG_HIDDEN int tgrt_pool_start(tgrt_pool *pool, tgrt_context *ctx, int num_threads); /* 0, or -1 when no thread can be made */
 TG_HIDDEN void tgrt_pool_stop(tgrt_pool *pool);
+TG_HIDDEN int tgrt_launch(tgrt_task task, void *data, int num_task); /* as kernels do; 0, or what a task returned */
 #ifndef TG_SERIAL
 TG_HIDDEN int tgrt_usable_cores(void);
 #endif

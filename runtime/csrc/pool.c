@@ -20,6 +20,7 @@ TG_HIDDEN double tgrt_now(void) {
 
 #ifndef TG_AMALGAMATION
 typedef int (*tgrt_launcher)(tgrt_task task, void *data, int num_task);
+#endif
 
 static int run_serially(tgrt_task task, void *data, int num_task) {
   tgrt_parallel_env env = {NULL, num_task > 0 ? num_task : 1};
@@ -29,7 +30,6 @@ static int run_serially(tgrt_task task, void *data, int num_task) {
   }
   return 0;
 }
-#endif
 
 #ifdef TG_SERIAL
 
@@ -48,9 +48,7 @@ TG_HIDDEN int tgrt_pool_start(tgrt_pool *pool, tgrt_context *ctx, int num_thread
 TG_HIDDEN void tgrt_pool_stop(tgrt_pool *pool) { (void)pool; }
 TG_HIDDEN long tgrt_process(void) { return 0; }
 
-#ifndef TG_AMALGAMATION
-static int parallel_launch(tgrt_task task, void *data, int num_task) { return run_serially(task, data, num_task); }
-#endif
+TG_HIDDEN int tgrt_launch(tgrt_task task, void *data, int num_task) { return run_serially(task, data, num_task); }
 
 #else
 
@@ -266,7 +264,7 @@ static int launch_on_programs_threads(tgrt_context *ctx, tgrt_task task, void *d
   return atomic_load(&job.failed) ? -1 : 0;
 }
 
-static int parallel_launch(tgrt_task task, void *data, int num_task) {
+TG_HIDDEN int tgrt_launch(tgrt_task task, void *data, int num_task) {
   tgrt_pool *pool = tgrt_current->pool;
   if (inside_parallel || tgrt_current->num_threads == 1) return run_serially(task, data, num_task);
   if (tgrt_current->run) return launch_on_programs_threads(tgrt_current, task, data, num_task);
@@ -337,5 +335,5 @@ TG_HIDDEN void tgrt_pool_stop(tgrt_pool *pool) {
 #ifndef TG_AMALGAMATION
 /* The kernels' objects hold this variable as a weak NULL; the strong definition wins at link time. */
 extern TG_HIDDEN tgrt_launcher __TVMBackendParallelLaunch;
-TG_HIDDEN tgrt_launcher __TVMBackendParallelLaunch = parallel_launch;
+TG_HIDDEN tgrt_launcher __TVMBackendParallelLaunch = tgrt_launch;
 #endif

@@ -45,7 +45,7 @@ typedef int (*tgrt_task)(int task, tgrt_parallel_env *env, void *data);
 
 /* ---- tables ---- */
 
-enum tgrt_role { TG_INPUT, TG_STATE, TG_HYPER, TG_OUTPUT, TG_CONST, TG_TEMP };
+enum tgrt_role { TG_INPUT, TG_STATE, TG_HYPER, TG_OUTPUT, TG_CONST, TG_TEMP, TG_BATCH };
 
 typedef struct {
   const void *data; /* TG_CONST: the values */
@@ -61,11 +61,24 @@ typedef struct {
   uint32_t first_use, num_uses; /* in the entry's table of uses */
 } tgrt_port;
 
+/* How a call goes through the rows of a batch: the call's kernel takes `rows` of them, `single` one. */
+typedef struct {
+  tgrt_kernel single;
+  const uint64_t *row_bytes; /* of every argument; 0: the same for every row */
+  int64_t rows;
+  uint64_t scratch_bytes; /* of one part; scratch is the last argument, 0: there is none */
+  uint32_t rows_args, single_args; /* how many of the arguments the kernels take: not both need scratch */
+  int32_t parts; /* the batch is divided into so many, done at once by serial kernels; 1: the kernels use the threads */
+} tgrt_by_rows;
+
+enum { TGRT_MAX_ARGS = 128 }; /* of a call by rows */
+
 typedef struct {
   tgrt_kernel kernel;
   const char *name;
   uint32_t first_arg; /* in the entry's arg table */
   uint32_t num_args;
+  const tgrt_by_rows *by_rows; /* NULL: one call */
 } tgrt_call;
 
 typedef struct {
@@ -77,16 +90,16 @@ typedef struct {
   const uint32_t *uses; /* positions in args where a port's buffer stands, port after port */
   uint32_t num_ports, num_calls, num_args;
   uint32_t first_arg; /* of this entry among all entries of the library */
+  int64_t batch;      /* the most rows that an entry for any batch takes; 0 for all others */
 } tgrt_entry;
 
 typedef struct {
   const char *name;
   const uint32_t *entries;   /* largest batch first */
   const int64_t *batches;    /* of each of them */
-  const uint64_t *row_bytes; /* of every port for one element of the batch; 0: a port without rows */
   const char *text;          /* which batches there are */
   uint32_t num_entries;
-  uint8_t any_batch; /* every batch up to the largest, entry after entry; otherwise those of the entries only */
+  uint8_t any_batch; /* every batch up to that of the one entry; otherwise those of the entries only */
 } tgrt_family;
 
 typedef struct {

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tilegrad._base.tvm import tirx
-from tilegrad.schedules.contraction.affine import decompose, flat, size
+from tilegrad.schedules.contraction.affine import decompose, flat
 from tilegrad.schedules.contraction.canonical import Operand
 from tilegrad.schedules.contraction.runs import interval_bound, slope
 from tilegrad.schedules.contraction.tir import Memory, Stmt, both, ramp, seq, when
@@ -112,7 +112,7 @@ class Lines:
         g0, s3 = mem.hold("g0", g0_e)
         most, s4 = mem.hold("g1", g1_e)
         end = env | {row.var: most - 1, self.column.var: lo + vectors * lanes}
-        exists = [mem.place(r.source, r.indices, end) <= size(r.source) for r in self.reads] if self.even else []
+        exists = [mem.place(r.source, r.indices, end) <= mem.end(r.source) for r in self.reads] if self.even else []
         g1, s5 = mem.hold("g1", tirx.Select(both(exists), most, g0) if exists else most)
 
         def one(i: Expr) -> Stmt:

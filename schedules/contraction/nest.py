@@ -12,28 +12,47 @@ if K is split: the parts are summed in a fixed order, then epilogue and stores
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tilegrad._base.tvm import ir, tirx, tvm_ffi
 from tilegrad.schedules.contraction import pairs
+from tilegrad.schedules.contraction.bound import Bound
 from tilegrad.schedules.contraction.canonical import Contraction
+from tilegrad.schedules.contraction.dot import multiply_dot
 from tilegrad.schedules.contraction.micro import Address, Cells, multiply
-from tilegrad.schedules.contraction.pack import Block, Packer, transposed
+from tilegrad.schedules.contraction.pack import Block, Packer
 from tilegrad.schedules.contraction.parts import Parts, element
 from tilegrad.schedules.contraction.plan import Plan, ceildiv, rows_before
-from tilegrad.schedules.contraction.tir import Memory, Stmt, bind, both, part, ramp, seq, when
+from tilegrad.schedules.contraction.tir import Memory, Stmt, both, part, ramp, seq, when
 from tilegrad.schedules.stages import Expr, id_of
 from tilegrad.schedules.template import Scheduled
+
+
+@dataclass(frozen=True)
+class Counts:
+    """How much there is to do: batch elements, rows and tiles of them, vectors and panels of them."""
+
+    batch: int | Expr
+    m: int | Expr
+    tiles: int | Expr
+    vectors: int | Expr
+    panels: int | Expr
 
 
 class Nest:
     """Builds the scheduled kernel of one plan."""
 
-    def __init__(self, contraction: Contraction, plan: Plan, panels: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, contraction: Contraction, plan: Plan, panels: Mapping[str, Any] | None = None, bound: Bound | None = None
+    ) -> None:
         """``panels``: buffers that hold the packed operand ``a`` or ``b`` already (see prepack.py)."""
         plan.check(contraction.layout_a + contraction.layout_b)
-        self.p, self.c = plan, contraction
+        self.p, self.c, self.bound = plan, contraction, bound
+        self.now = Counts(plan.size.batch, plan.size.m, plan.tiles, plan.total_vectors, plan.panels)
         self.mem = Memory(contraction.index_dtype)
+        if bound is not None:
+            self.mem.ends = {id_of(b): n for b, n in bound.ends(self.mem.dtype).items()}
         self.pack = Packer(contraction, plan, self.mem)
         self.pack_a, self.pack_b = bool(plan.config["pack_a"]), bool(plan.config["pack_b"])
         p = plan
@@ -59,10 +78,50 @@ class Nest:
         """All loops; scratch is ``mem.scratch``."""
         p = self.p
         pack_a = self.pack_a and "a" not in self.panels
-        steps = [self._pack_all_a() if pack_a else None, self.mem.parallel(p.target.threads, p.units, self._unit)]
+        steps = [self._pack_all_a() if pack_a else None, self._all_units()]
         if self.split_k:
-            steps.append(self.mem.parallel(p.target.threads, p.size.batch * p.tiles * p.panels, self._reduce))
+            self._count(hold=False)
+            steps.append(self.mem.parallel(p.target.threads, self.now.batch * self.now.tiles * self.now.panels, self._reduce))
         return seq(self.mem.declarations, steps)
+
+    def _all_units(self) -> Stmt:
+        p = self.p
+        tm, tn, tk = p.splits
+        self._count(hold=False)
+        threads = p.target.threads if isinstance(self.now.batch, int) else p.threads
+        return self.mem.parallel(threads, self.now.batch * (tm * tn * tk), self._unit)
+
+    def _count(self, hold: bool = True) -> list[Stmt]:
+        """Sets ``now`` to what there is to do in the loops that follow; the statements hold it in registers."""
+        if self.bound is None:
+            return []
+        p, mem, group = self.p, self.mem, self.bound.group
+        out: list[Stmt] = []
+
+        def keep(name: str, value: Expr) -> Expr:
+            if not hold:
+                return value
+            cell, stmts = mem.hold(name, value)
+            out.extend(stmts)
+            return cell
+
+        count = keep("count", self.bound.count(mem.dtype))
+        if group == "batch":
+            self.now = replace(self.now, batch=count)
+        elif group == "m":
+            self.now = replace(self.now, m=count, tiles=keep("tiles", blocks(count, p.slots)))
+        else:
+            vectors = keep("all", count * p.segment_vectors)
+            self.now = replace(self.now, vectors=vectors, panels=keep("panels", blocks(vectors, p.vectors)))
+        return out
+
+    def _bounds(self, group: str) -> bool:
+        """Whether not all of a group is wanted."""
+        return self.bound is not None and self.bound.group == group
+
+    def _row(self, tile: Expr) -> Expr:
+        """First row of a tile; where M is bounded, all tiles but the last are full."""
+        return tile * self.p.slots if self._bounds("m") else rows_before(self.p, tile)
 
     # --- who does what ---------------------------------------------------------------------------------------
 
@@ -80,21 +139,39 @@ class Nest:
         p = self.p
 
         def item(_: Expr, index: Expr) -> Stmt:
-            tile = tirx.floormod(index, p.tiles)
-            block = tirx.floormod(tirx.floordiv(index, p.tiles), p.k_blocks)
-            batch = tirx.floordiv(index, p.tiles * p.k_blocks)
+            begin = self._count()
+            tiles = self.now.tiles
+            tile = tirx.floormod(index, tiles)
+            block = tirx.floormod(tirx.floordiv(index, tiles), p.k_blocks)
+            batch = tirx.floordiv(index, tiles * p.k_blocks)
             i, s0 = self.mem.hold("i", tile)
             k0 = block * p.kc
-            base, s1 = self.mem.hold("base", index * (p.kc * p.slots))
-            row, s2 = self.mem.hold("row", rows_before(p, i))
+            place = (batch * p.k_blocks + block) * p.tiles + i if self._bounds("m") else index
+            base, s1 = self.mem.hold("base", place * (p.kc * p.slots))
+            row, s2 = self.mem.hold("row", self._row(i))
             extent = self._k_extent(k0)
-            copy = self._by_rows(i, lambda r: self.pack.a_tile(self.packed_a, base, batch, row, r, k0, extent))
-            return seq(s0, s1, s2, copy)
 
-        return self.mem.parallel(self.p.target.threads, p.size.batch * p.k_blocks * p.tiles, item)
+            def last(rows: int) -> Stmt:
+                return self.pack.a_rows(self.packed_a, base, batch, self._last_rows(row, rows), k0, extent)
 
-    def _by_rows(self, tile: Expr, body: Callable[[int], Stmt]) -> Stmt:
-        """``body(rows)`` for the number of rows that the tile has (at most two kinds)."""
+            copy = self._by_rows(i, lambda r: self.pack.a_tile(self.packed_a, base, batch, row, r, k0, extent), last)
+            return seq(begin, s0, s1, s2, copy)
+
+        self._count(hold=False)
+        return self.mem.parallel(self.p.target.threads, self.now.batch * p.k_blocks * self.now.tiles, item)
+
+    def _last_rows(self, row: Expr, rows: int) -> list[Expr]:
+        """The rows of the last tile from ``row``: those that are not wanted are its last one again."""
+        return [tirx.min(row + r, self.now.m - 1) for r in range(rows)]
+
+    def _by_rows(self, tile: Expr, body: Callable[[int], Stmt], last: Callable[[int], Stmt] | None = None) -> Stmt:
+        """``body(rows)`` for the number of rows that the tile has (at most two kinds).
+
+        Where M is bounded tiles are full, but for the last one: ``last`` instead of ``body``, if it is given.
+        """
+        if self._bounds("m"):
+            slots = self.p.slots
+            return when(self._row(tile) + slots <= self.now.m, body(slots), last(slots)) if last else body(slots)
         small, large = self.p.rows
         return when(tile < large, body(small + 1), body(small)) if large else body(small)
 
@@ -105,13 +182,13 @@ class Nest:
     # --- one unit --------------------------------------------------------------------------------------------
 
     def _unit(self, t: Expr, u: Expr) -> Stmt:
-        p = self.p
+        p, begin = self.p, self._count()
         tm, tn, tk = p.splits
         mi, ni = tirx.floormod(u, tm), tirx.floormod(tirx.floordiv(u, tm), tn)
         ki = tirx.floormod(tirx.floordiv(u, tm * tn), tk)
         batch, s0 = self.mem.hold("batch", tirx.floordiv(u, tm * tn * tk))
-        i_lo, i_n = part(p.tiles, tm, mi)
-        p_lo, p_n = part(p.panels, tn, ni)
+        i_lo, i_n = part(self.now.tiles, tm, mi)
+        p_lo, p_n = part(self.now.panels, tn, ni)
         k_lo, k_n = part(p.k_blocks, tk, ki)
 
         def n_block(jc: Expr) -> Stmt:
@@ -144,7 +221,7 @@ class Nest:
 
             return seq(s1, self.mem.loop(k_n, k_block, "kb"))
 
-        return seq(s0, self.mem.loop(blocks(p_n, p.nc), n_block, "jc"))
+        return seq(begin, s0, self.mem.loop(blocks(p_n, p.nc), n_block, "jc"))
 
     def _tile_at(self, t: Expr, batch: Expr, ki: Expr, i_local: Expr, jr: Expr, i: Expr, panel: Expr) -> Expr:
         """Where the tile's sums lie between K blocks (and on their way to the epilogue)."""
@@ -158,8 +235,8 @@ class Nest:
     def _pack_b(self, t: Expr, batch: Expr, k0: Expr, k_extent: int | Expr, p0: Expr, panels: int | Expr) -> Stmt:
         p = self.p
         vectors = panels * p.vectors
-        if p.total_vectors % p.vectors or not isinstance(panels, int):
-            vectors = tirx.min(self.mem.const(0) + vectors, p.total_vectors - p0 * p.vectors)
+        if self._bounds("segments") or p.total_vectors % p.vectors or not isinstance(panels, int):
+            vectors = tirx.min(self.mem.const(0) + vectors, self.now.vectors - p0 * p.vectors)
         base = t * self.b_size
 
         def at(v: Expr, k: Expr) -> Expr:
@@ -179,21 +256,20 @@ class Nest:
         """All accumulators of one tile over one K block."""
         p = self.p
         a_addr, a_binds = self._a_address(batch, kb, k0, i)
-        if p.dot:
-            b_addr, b_binds = self._b_columns(batch, k0, panel)
-            body = self._by_rows(i, lambda rows: self._micro_dot(rows, k_extent, a_addr, b_addr, at, first))
-            return seq(a_binds, b_binds, body)
-        b_addr, b_binds = self._b_address(t, batch, k0, panel, jr)
+        b_addr, b_binds = self._b_columns(batch, k0, panel) if p.dot else self._b_address(t, batch, k0, panel, jr)
 
-        def kernel(rows: int, vectors: int) -> Stmt:
-            return self._micro(rows, vectors, k_extent, a_addr, b_addr, at, first)
+        def by_vectors(rows: int, a: Address = a_addr) -> Stmt:
+            if p.dot:
+                return multiply_dot(self.mem, p, self.c.acc, rows, k_extent, a, b_addr, self.partial, at, first)
+            left = 0 if self._bounds("segments") else p.total_vectors % p.vectors
+            whole = self._micro(rows, p.vectors, k_extent, a, b_addr, at, first)
+            return when(panel < p.panels - 1, whole, self._micro(rows, left, k_extent, a, b_addr, at, first)) if left else whole
 
-        def by_vectors(rows: int) -> Stmt:
-            left = p.total_vectors % p.vectors
-            whole = kernel(rows, p.vectors)
-            return when(panel < p.panels - 1, whole, kernel(rows, left)) if left else whole
+        def last(rows: int) -> Stmt:
+            a, binds = self.pack.a_rows_in_place(batch, self._last_rows(self._row(i), rows), k0)
+            return seq(binds, by_vectors(rows, a))
 
-        return seq(a_binds, b_binds, self._by_rows(i, by_vectors))
+        return seq(a_binds, b_binds, self._by_rows(i, by_vectors, None if self.pack_a else last))
 
     def _a_address(self, batch: Expr, kb: Expr, k0: Expr, i: Expr) -> tuple[Address, list[Stmt]]:
         p = self.p
@@ -201,7 +277,7 @@ class Nest:
             block = (batch * p.k_blocks + kb) * p.tiles + i
             base, stmt = self.mem.hold("pa", block * (p.kc * p.slots))
             return (lambda r, k: (self.packed_a, base + k * p.slots + r)), [stmt]
-        return self.pack.a_in_place(batch, rows_before(p, i), k0)
+        return self.pack.a_in_place(batch, self._row(i), k0)
 
     def _b_address(self, t: Expr, batch: Expr, k0: Expr, panel: Expr, jr: Expr) -> tuple[Address, list[Stmt]]:
         p = self.p
@@ -222,7 +298,8 @@ class Nest:
         bases: list[Any] = []
         stmts: list[Any] = []
         for v in range(p.vectors):
-            seg, e = self.pack.lane_env(panel * p.vectors + v)
+            vector = panel * p.vectors + v
+            seg, e = self.pack.lane_env(tirx.min(vector, self.now.vectors - 1) if self._bounds("segments") else vector)
             start = self.mem.place(read.source, read.indices, zero | self.pack.env(batch=batch, segments=seg))
             base, stmt = self.mem.hold(f"pb{v}", self.mem.simplify(start + e + k0 * k_step))
             if p.size.segments == 1 and v:
@@ -253,67 +330,6 @@ class Nest:
             stmts.append(stmt)
         return (lambda j, k: (self.mem.view(read.source), bases[j] + k)), stmts
 
-    def _micro_dot(self, rows: int, k_extent: int | Expr, a: Address, b: Address, at: Expr, first: Any) -> Stmt:
-        """rows x lanes sums of products of vectors along K, for operands that are both contiguous there.
-
-        As many columns at once as give one accumulator a lane; their lanes are added by turning the square of them.
-        """
-        p, lanes, acc_t = self.p, self.p.lanes, self.c.acc
-        columns = 1 << ((lanes // rows).bit_length() - 1)
-        zero = self.mem.const(0)
-        blank = tirx.Broadcast(tirx.const(0, acc_t), lanes)
-        whole = k_extent // lanes if isinstance(k_extent, int) else tirx.floordiv(k_extent, lanes)
-        left = k_extent - whole * lanes
-
-        def load(address: Address, i: int, k: Expr) -> Expr:
-            buffer, index = address(i, k)
-            return tirx.BufferLoad(buffer, [ramp(index, lanes)])
-
-        def group(j0: int) -> Stmt:
-            cells = [(r, j) for r in range(rows) for j in range(columns)]
-            acc = [tirx.decl_buffer((lanes,), acc_t, f"dot{r}_{j}") for r, j in cells]
-
-            def step(x: Expr) -> Stmt:
-                k = x * lanes
-                row_vars = [bind(f"a{r}", load(a, r, k)) for r in range(rows)]
-                out: list[Any] = [s for _, s in row_vars]
-                for j in range(columns):
-                    column, s = bind(f"b{j}", load(b, j0 + j, k))
-                    out.append(s)
-                    for r in range(rows):
-                        cell = acc[r * columns + j]
-                        total = tirx.BufferLoad(cell, [ramp(zero, lanes)]) + row_vars[r][0] * column
-                        out.append(tirx.BufferStore(cell, total, [ramp(zero, lanes)]))
-                return seq(out)
-
-            clear = [tirx.BufferStore(x, blank, [ramp(zero, lanes)]) for x in acc]
-            square = [tirx.BufferLoad(x, [ramp(zero, lanes)]) for x in acc] + [blank] * (lanes - len(acc))
-            turned, parts = transposed(square)
-            while len(parts) > 1:
-                parts = [x + y for x, y in zip(parts[::2], parts[1::2], strict=True)]
-            sums = tirx.decl_buffer((lanes,), acc_t, "sums")
-            keep = [tirx.BufferStore(sums, parts[0], [ramp(zero, lanes)])]
-            for n, (r, j) in enumerate(cells):
-                place = at + (r * p.nr + j0 + j)
-                value = tirx.BufferLoad(sums, [self.mem.const(n)])
-                fresh = tirx.BufferStore(self.partial, value, [place])
-                more = tirx.BufferStore(self.partial, tirx.BufferLoad(self.partial, [place]) + value, [place])
-                keep.append(when(first, fresh, more))
-            allocs = [tirx.AllocBuffer(x) for x in (*acc, sums)]
-            return seq(allocs, clear, self.mem.loop(whole, step, "k"), turned, keep)
-
-        def rest(k: Expr) -> Stmt:
-            out = []
-            for r in range(rows):
-                for j in range(lanes):
-                    x, y = (tirx.BufferLoad(buf, [i]) for buf, i in (a(r, whole * lanes + k), b(j, whole * lanes + k)))
-                    place = at + (r * p.nr + j)
-                    out.append(tirx.BufferStore(self.partial, tirx.BufferLoad(self.partial, [place]) + x * y, [place]))
-            return seq(out)
-
-        tail = None if isinstance(left, int) and left == 0 else self.mem.loop(left, rest, "k")
-        return seq([group(j0) for j0 in range(0, lanes, columns)], tail)
-
     def _micro(self, rows: int, vectors: int, k_extent: int | Expr, a: Address, b: Address, at: Expr, first: Any) -> Stmt:
         """rows x vectors accumulators: one load a vector of B, one broadcast a row of A, one multiply-add each."""
         p = self.p
@@ -333,11 +349,13 @@ class Nest:
     def _store(self, batch: Expr, i: Expr, panel: Expr, source: Any, at: Expr) -> Stmt:
         """The chain of elementwise stages on a finished tile, and the stores of its outputs."""
         p = self.p
-        row0, s0 = self.mem.hold("row0", rows_before(p, i))
+        row0, s0 = self.mem.hold("row0", self._row(i))
         small, large = p.rows
-        count = small if not large else small + tirx.Select(i < large, self.mem.const(1), self.mem.const(0))
-        left = p.total_vectors % p.vectors
-        vectors = p.vectors if not left else tirx.min(self.mem.const(p.vectors), p.total_vectors - panel * p.vectors)
+        count: int | Expr = small if not large else small + tirx.Select(i < large, self.mem.const(1), self.mem.const(0))
+        if self._bounds("m"):
+            count = tirx.min(self.mem.const(p.slots), self.now.m - row0)
+        left = self._bounds("segments") or p.total_vectors % p.vectors
+        vectors = p.vectors if not left else tirx.min(self.mem.const(p.vectors), self.now.vectors - panel * p.vectors)
         contiguous = not self.c.guard and all(x.place is not None and x.place.fused(self.c.n) in (0, 1) for x in self.c.outputs)
 
         def vector(r: Expr, v: Expr) -> Stmt:
@@ -365,11 +383,16 @@ class Nest:
         """Sum the K parts of one tile in order, then store it."""
         p, lanes = self.p, self.p.lanes
         assert self.sum is not None
-        panel = tirx.floormod(index, p.panels)
-        i, s0 = self.mem.hold("i", tirx.floormod(tirx.floordiv(index, p.panels), p.tiles))
-        batch, s1 = self.mem.hold("batch", tirx.floordiv(index, p.panels * p.tiles))
+        begin = self._count()
+        tiles, panels = self.now.tiles, self.now.panels
+        panel = tirx.floormod(index, panels)
+        i, s0 = self.mem.hold("i", tirx.floormod(tirx.floordiv(index, panels), tiles))
+        batch, s1 = self.mem.hold("batch", tirx.floordiv(index, panels * tiles))
         pv, s2 = self.mem.hold("p", panel)
         at, s3 = self.mem.hold("at", t * self.tile_size)
+        if self.bound is not None:
+            index, s4 = self.mem.hold("tile", (batch * p.tiles + i) * p.panels + pv)
+            s3 = [*s3, *s4]
         step = p.size.batch * p.tiles * p.panels * self.tile_size
 
         def add(x: Expr) -> Stmt:
@@ -381,7 +404,8 @@ class Nest:
                 total = total + load(k)
             return tirx.BufferStore(self.sum, total, [ramp(at + x * lanes, lanes)])
 
-        return seq(s0, s1, s2, s3, self.mem.loop(self.tile_size // lanes, add, "x"), self._store(batch, i, pv, self.sum, at))
+        store = self._store(batch, i, pv, self.sum, at)
+        return seq(begin, s0, s1, s2, s3, self.mem.loop(self.tile_size // lanes, add, "x"), store)
 
 
 def kernel(func: tirx.PrimFunc, nests: Sequence[Nest]) -> Scheduled:

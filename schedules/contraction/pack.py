@@ -120,6 +120,20 @@ class Packer:
 
         return self.mem.loop(rows, one_row, "r")
 
+    def a_rows(self, target: Any, base: Expr, batch: Expr, rows: Sequence[Expr], k0: Expr, k_extent: int | Expr) -> Stmt:
+        """As ``a_tile`` for any rows, element by element."""
+
+        def element(r: int, row: Expr, k: Expr) -> Stmt:
+            value = self.value(self.c.a, self.env(batch=batch, m=row, k=k0 + k))
+            return tirx.BufferStore(target, value, [base + k * self.p.slots + r])
+
+        return self.mem.loop(k_extent, lambda k: seq([element(r, row, k) for r, row in enumerate(rows)]), "k")
+
+    def a_rows_in_place(self, batch: Expr, rows: Sequence[Expr], k0: Expr) -> tuple[Address, list[Stmt]]:
+        """As ``a_in_place`` for any rows."""
+        found = [self.a_in_place(batch, row, k0) for row in rows]
+        return (lambda r, k: found[r][0](0, k)), [s for _, stmts in found for s in stmts]
+
     def a_in_place(self, batch: Expr, row: Expr, k0: Expr) -> tuple[Address, list[Stmt]]:
         """Where the elements of A lie that count from ``row`` and ``k0``, for an operand that is a plain matrix."""
         place, read = self.c.a.place, self.c.a.read

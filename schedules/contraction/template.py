@@ -11,6 +11,7 @@ from tilegrad._base.target import Target
 from tilegrad._base.tvm import tirx
 from tilegrad.schedules.contraction import model, prepack
 from tilegrad.schedules.contraction.affine import size as elements
+from tilegrad.schedules.contraction.bound import bound_of
 from tilegrad.schedules.contraction.canonical import Contraction, canonicalise
 from tilegrad.schedules.contraction.modelled import ModelledTemplate
 from tilegrad.schedules.contraction.nest import Nest, kernel
@@ -41,7 +42,8 @@ class ContractionTemplate(ModelledTemplate):
         plans = [Plan(x.size, model.checked(config), target) for x in parts]
         if len(parts) > 1:
             plans = [replace(plan, config=_fitted(plan, x)) for plan, x in zip(plans, parts, strict=True)]
-        return kernel(func, [Nest(x, plan) for x, plan in zip(parts, plans, strict=True)])
+        bound = bound_of(func, c)
+        return kernel(func, [Nest(x, plan, bound=bound) for x, plan in zip(parts, plans, strict=True)])
 
     def prepack(
         self, func: tirx.PrimFunc, config: Config, target: Target, constants: Sequence[int]
@@ -52,9 +54,12 @@ class ContractionTemplate(ModelledTemplate):
             return self.apply(func, config, target), {}
         c = paired(c, model.checked(config), target)
         plan = Plan(c.size, config, target)
+        bound = bound_of(func, c)
         sides = prepack.packable(func, c, plan, constants)
+        if bound is not None and bound.group == "m":
+            sides.pop("a", None)  # its tiles are others
         panels = {side: prepack.parameter(plan, side, c.acc) for side in sides}
-        done = kernel(func, [Nest(c, plan, panels)])
+        done = kernel(func, [Nest(c, plan, panels, bound)])
         by_index = {i: panels[side] for side, i in sides.items()}
         params = [by_index.get(i, p) for i, p in enumerate(done.func.params)]
         scheduled = Scheduled(tirx.PrimFunc(params, done.func.body, attrs=done.func.attrs), done.scratch_bytes)

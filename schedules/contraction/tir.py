@@ -52,9 +52,9 @@ def both(conditions: Iterable[Expr]) -> Expr:
     return tirx.all(*conditions)
 
 
-def part(total: int, parts: int, index: Expr) -> tuple[Expr, int | Expr]:
+def part(total: int | Expr, parts: int, index: Expr) -> tuple[Expr, int | Expr]:
     """(first, count) of the ``index``-th of ``parts`` nearly equal runs of ``total`` items."""
-    if total % parts == 0:
+    if isinstance(total, int) and total % parts == 0:
         return index * (total // parts), total // parts
     first = tirx.floordiv(index * total, parts)
     return first, tirx.floordiv((index + 1) * total, parts) - first
@@ -69,6 +69,8 @@ class Memory:
     scratch: Any = field(default_factory=lambda: tirx.decl_buffer((1,), "uint8", "scratch", data_alignment=SCRATCH_ALIGN))
     scratch_bytes: int = 0
     declarations: list[Stmt] = field(default_factory=list)
+    ends: dict[int, Expr] = field(default_factory=dict)
+    """Elements of the parameters (by identity) that are not all there."""
     _views: dict[int, Any] = field(default_factory=dict)
     simplify: Simplifier = field(default_factory=Simplifier)
 
@@ -84,14 +86,14 @@ class Memory:
         n = self.const(extent) if isinstance(extent, int) else extent
         return tirx.For(var, self.const(0), n, kind, body(var))
 
-    def parallel(self, threads: int, count: int, item: Callable[[Expr, Expr], Stmt]) -> Stmt:
+    def parallel(self, threads: int, count: int | Expr, item: Callable[[Expr, Expr], Stmt]) -> Stmt:
         """``item(thread, i)`` for i < count, in equal runs of consecutive items a thread."""
-        threads = min(threads, count)
+        threads = min(threads, count) if isinstance(count, int) else threads
         if threads == 1:
             return self.loop(count, lambda i: item(self.const(0), i), "u")
 
         def run(t: Expr) -> Stmt:
-            if count == threads:
+            if isinstance(count, int) and count == threads:
                 return item(t, t)
             first, length = part(count, threads, t)
             return self.loop(length, lambda i: item(t, first + i), "u")
@@ -126,6 +128,10 @@ class Memory:
             self._views[id_of(buffer)] = found
             self.declarations.append(tirx.DeclBuffer(found, data=tirx.buffer_data(buffer)))
         return found
+
+    def end(self, buffer: Any) -> int | Expr:
+        """How many elements of a parameter may be read."""
+        return self.ends.get(id_of(buffer), size(buffer))
 
     def region(self, name: str, dtype: str, count: int) -> Any:
         """``count`` elements of scratch, 64-byte aligned."""

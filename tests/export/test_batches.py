@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
+import math
+import mmap
+import multiprocessing
 import subprocess
 
 import numpy as np
@@ -108,15 +112,22 @@ def test_rows_beyond_the_batch_are_neither_read_nor_written(upto, batch):
 C_PROGRAM = """
 #include "NAME.h"
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 int main(void) {
-  static float x[16 * 9], y[16 * 5];
+  static float all[16 * 9];
   NAME_context *ctx = NAME_context_create(0);
   FILE *file = fopen("x.bin", "rb");
-  if (!ctx || NAME_load(ctx, "parameters.safetensors") || !file || fread(x, sizeof *x, 16 * 9, file) != 16 * 9) return 1;
+  if (!ctx || NAME_load(ctx, "parameters.safetensors") || !file || fread(all, sizeof *all, 16 * 9, file) != 16 * 9) return 1;
   fclose(file);
   for (int n = 0; n < 18; ++n) {
+    const size_t rows = (size_t)n, given = rows < 16 ? rows : 16; /* arrays of exactly n rows */
+    float *x = malloc(rows * 9 * sizeof *x + 1), *y = malloc(rows * 5 * sizeof *y + 1);
+    if (!x || !y) return 1;
+    memcpy(x, all, given * 9 * sizeof *x);
     if (NAME_call_ENTRY(ctx, n, x, y)) printf("%s\\n", NAME_last_error(ctx));
     else for (int i = 0; i < n * 5; ++i) printf("%.9g%c", (double)y[i], i + 1 < n * 5 ? ' ' : '\\n');
+    free(x), free(y);
   }
   return NAME_context_destroy(ctx);
 }
@@ -124,14 +135,23 @@ int main(void) {
 
 
 @pytest.mark.parametrize(
-    ("kind", "form"), [("several", "shared"), ("several", "static"), ("upto", "shared"), ("upto", "static"), ("upto", "source")]
-)
+    ("kind", "form"),
+    [
+        ("several", "shared"), ("several", "static"), ("upto", "shared"), ("upto", "static"), ("upto", "source"),
+        ("upto", "sanitized"),
+    ],
+)  # fmt: skip
 def test_from_c(kind, form, batch, request):
     _, folder = request.getfixturevalue(kind)
     entry, taken = {"several": ("predict", SIZES), "upto": ("run", range(1, 17))}[kind]
     (folder / "call.c").write_text(C_PROGRAM.replace("NAME", kind).replace("ENTRY", entry))
     batch[0].tofile(folder / "x.bin")
-    links = {"shared": ["-L.", f"-l{kind}", "-Wl,-rpath,."], "static": [f"lib{kind}.a"], "source": [f"{kind}.c"]}[form]
+    links = {
+        "shared": ["-L.", f"-l{kind}", "-Wl,-rpath,."],
+        "static": [f"lib{kind}.a"],
+        "source": [f"{kind}.c"],
+        "sanitized": [f"{kind}.c", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"],
+    }[form]
     command = ["cc", "-O2", "-std=c11", *STRICT, "call.c", *links, "-lm", "-lpthread", "-o", f"call_{form}"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -140,7 +160,7 @@ def test_from_c(kind, form, batch, request):
     for n, line in enumerate(lines):
         if n in taken:
             got, expected = np.array(line.split(), "f4").reshape(n, 5), loaded.call(entry, batch[0][:n])
-            assert np.array_equal(got, expected) if form != "source" else np.allclose(got, expected, 1e-5, 1e-6)
+            assert np.array_equal(got, expected) if form in ("shared", "static") else np.allclose(got, expected, 1e-5, 1e-6)
         else:
             assert line == f"{entry}: a batch of {n}; there are {'1, 4 or 16' if kind == 'several' else '1 to 16'}"
     assert len(lines) == 18
@@ -159,6 +179,61 @@ def test_the_wrapper_for_cpp(several):
     subprocess.run(["./wrap"], cwd=folder, check=True)
 
 
+def guarded(shape, dtype):
+    """An array that ends where a page begins that must not be touched."""
+    libc, page = ctypes.CDLL(None), mmap.PAGESIZE
+    nbytes = math.prod(shape) * np.dtype(dtype).itemsize
+    pages = -(-nbytes // page)
+    memory = mmap.mmap(-1, (pages + 1) * page)
+    start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    assert libc.mprotect(ctypes.c_void_p(start + pages * page), page, 0) == 0
+    return np.frombuffer(memory, np.uint8, nbytes, pages * page - nbytes).view(dtype).reshape(shape)
+
+
+def every_batch(folder, x, expected, threads):
+    """In a process of its own, which a read or write beyond the rows ends."""
+    loaded = tg.load(folder, num_threads=threads)
+    for n in range(len(x), 0, -1):
+        rows, out = guarded((n, *x.shape[1:]), x.dtype), guarded((n, *expected.shape[1:]), expected.dtype)
+        rows[...] = x[:n]
+        loaded.run("run", {"x": rows, "output": out})
+        np.testing.assert_allclose(out, expected[:n], rtol=1e-5, atol=1e-6)
+
+
+def models():
+    """Dense rows, images (segments of a convolution, windows, pools), tokens (attention, norms, rows of rows), pairs of rows."""
+    tg.manual_seed(0)
+    rng = np.random.default_rng(0)
+    images = [nn.Conv2d(1, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.BatchNorm2d(4), nn.Conv2d(4, 8, 3, padding=1), nn.ReLU()]
+    images += [nn.Conv2d(8, 8, 3, stride=2, padding=1), nn.Conv2d(8, 8, 1), nn.Flatten(), nn.Linear(8 * 9, 10)]
+    layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
+    constant = tg.tensor(rng.standard_normal((40, 24)).astype("f4"))
+    return {
+        "mlp": (nn.Sequential(nn.Linear(40, 64), nn.ReLU(), nn.Linear(64, 10)), rng.standard_normal((17, 40)).astype("f4")),
+        "cnn": (nn.Sequential(*images).eval(), rng.standard_normal((5, 1, 14, 14)).astype("f4")),
+        "transformer": (nn.Sequential(nn.Embedding(11, 16), layer, nn.Linear(16, 3)).eval(), rng.integers(0, 11, (5, 12))),
+        "products of batches": (lambda x: x @ x.transpose(1, 2), rng.standard_normal((6, 7, 20)).astype("f4")),
+        "one column": (nn.Linear(40, 1), rng.standard_normal((9, 40)).astype("f4")),
+        "a packed constant": (lambda x: tg.relu(x @ constant), rng.standard_normal((33, 40)).astype("f4")),
+    }
+
+
+@pytest.mark.parametrize("name", models())
+@pytest.mark.parametrize("threads", [1, 2])
+def test_every_batch_is_right_and_stays_within_its_rows(name, threads, tmp_path):
+    """Each row is what the model gives for it, whatever number of rows it comes with."""
+    model, x = models()[name]
+    compiled = tg.compile(model, [x], logs=[], max_batch=len(x), num_threads=threads)
+    names = [p.name for p in compiled.library.ports("run") if p.role in ("input", "output")]
+    assert names == ["x", "output"]
+    expected = np.asarray(model(tg.tensor(x)))
+    args = (compiled.export(tmp_path, prefix="every"), x, expected, threads)
+    process = multiprocessing.get_context("spawn").Process(target=every_batch, args=args)
+    process.start()
+    process.join(600)
+    assert process.exitcode == 0
+
+
 X = np.ones((8, 6), "f4")
 MIXING = {
     "a mean over the batch": (lambda x: x - x.mean(0), "mean.*'x_red'"),
@@ -166,9 +241,11 @@ MIXING = {
     "rows that move": (lambda x: tg.roll(x, 1, 0), "strided_slice"),
     "products of rows with rows": (lambda x: x @ x.T, "matmul"),
     "a running sum": (lambda x: tg.cumsum(x, 0), "scan"),
+    "loops that cannot be divided": (lambda x: tg.cumsum(x, 1), "scan.*divided by rows"),
     "the largest of a column": (lambda x: tg.argmax(x, 0), "argmax"),
     "rows chosen by their values": (lambda x: x[tg.argmax(x, 1)], "take|gather"),
     "a sum": (lambda x: x.sum(), "'x_red'"),
+    "an output without rows": (lambda x: (x, tg.zeros((2, 2)) + 1), "'output1'.*no row"),
     "an output that lies across": (lambda x: (x * 2).T, "first axis"),
 }
 
@@ -182,12 +259,18 @@ def test_models_that_mix_rows_are_refused(name):
 
 @pytest.mark.parametrize(
     "function",
-    [lambda x: x.softmax(1), lambda x: tg.argmax(x, 1), lambda x: tg.cumsum(x, 1), lambda x: x.mean(1)],
+    [
+        lambda x: x.softmax(1),
+        lambda x: tg.argmax(x, 1),
+        lambda x: x.mean(1),
+        lambda x: x + tg.arange(x.shape[0]).reshape(-1, 1),
+        lambda x: tg.concat([x, tg.zeros((x.shape[0], 2))], 1),
+    ],
 )
 def test_rows_may_be_worked_on_each_by_itself(function):
-    x = np.random.default_rng(1).standard_normal((2, 6)).astype("f4")
-    compiled = tg.compile(function, [x], logs=[], max_batch=2)
-    for n in (1, 2):
+    x = np.random.default_rng(1).standard_normal((5, 6)).astype("f4")
+    compiled = tg.compile(function, [x], logs=[], max_batch=5)
+    for n in range(1, 6):
         np.testing.assert_allclose(compiled(x[:n]), np.asarray(function(tg.tensor(x)))[:n], rtol=1e-6)
 
 
