@@ -363,11 +363,20 @@ def clip_grad_norm_(params: Iterable[Tensor], max_norm: float) -> Tensor:
     """Scale all gradients so that their joint Euclidean length is at most ``max_norm``; returns the length before."""
     with grad_mode(False):
         ps = [p for p in params if p.grad is not None]
-        total = F.sqrt(sum(((p.grad * p.grad).sum() for p in ps), start=tensor(0.0)))  # type: ignore[operator]
+        dtype = "float64" if any(p.dtype == "float64" for p in ps) else "float32"
+        gradients = [p.grad.astype(dtype) for p in ps]  # type: ignore[union-attr]
+        total = F.sqrt(_total([(g * g).sum() for g in gradients])) if ps else tensor(0.0)
         scale = F.minimum(float(max_norm) / (total + 1e-6), 1.0)
         for p in ps:
             p.grad = p.grad * scale.astype(p.dtype)  # type: ignore[operator]
     return total
+
+
+def _total(numbers: list[Tensor]) -> Tensor:
+    """The sum of numbers that do not wait for each other, as those of a chain of additions would."""
+    while len(numbers) > 1:
+        numbers = [F.stack(numbers[i : i + 16]).sum() for i in range(0, len(numbers), 16)]
+    return numbers[0]
 
 
 def clip_grad_value_(params: Iterable[Tensor], value: float) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tilegrad._base.tvm import relax, tvm
+from tilegrad.relax_ext.combine import combine
 from tilegrad.relax_ext.fold_transposes import fold_transposes
 from tilegrad.relax_ext.fuse import fuse
 from tilegrad.relax_ext.graph import Graph
@@ -26,6 +27,7 @@ PHASES: tuple[tuple[str, Phase], ...] = (
     ("legalize", legalize),
     ("literals", literals),
     ("fuse", fuse),
+    ("combine", combine),
 )
 """(name, IRModule -> IRModule) in order; what ``explain`` prints the module after."""
 
