@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tilegrad.frontend.recording import Node, ordered
+from tilegrad.frontend.recording import Node, limits_of, ordered
 
 if TYPE_CHECKING:
     from tilegrad.relax_ext.graph import Graph, GraphBuilder, InRole
@@ -70,7 +70,9 @@ def to_graph(rec: Recording, ports: Mapping[Node, Port], outputs: Sequence[Outpu
     exprs: dict[Node, Any] = {}
     stopped: dict[Node, Any] = {}
     for node, port in ports.items():
-        exprs[node] = builder.input(port.name, node.type.shape, node.type.dtype, port.role)
+        found = limits_of(node) if port.role == "input" else None
+        limits = (found.low, found.high, found.also) if found else None
+        exprs[node] = builder.input(port.name, node.type.shape, node.type.dtype, port.role, limits)
     for n in rec.nodes:
         if n in exprs:
             continue

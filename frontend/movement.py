@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tilegrad._base.errors import IndexingError, ShapeError
 from tilegrad.frontend import dtypes
 from tilegrad.frontend.apply import Axes, apply, as_tensor, axes_of, cast, node_of, several, wrap
-from tilegrad.frontend.recording import fail_line, record
+from tilegrad.frontend.recording import fail_line, limit, record
 
 if TYPE_CHECKING:
     from tilegrad.frontend.tensor import Tensor
@@ -197,6 +197,7 @@ def wrapped_index(index: Any, extent: int) -> Tensor:
     if value is None:
         from tilegrad.frontend.elementwise import where
 
+        limit(index._node, -extent, extent - 1)
         return where(index < 0, index + extent, index)
     if value.size and (value.min() < -extent or value.max() >= extent):
         bad = value[(value < -extent) | (value >= extent)].flat[0]

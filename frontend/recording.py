@@ -12,6 +12,7 @@ import threading
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -42,6 +43,25 @@ class Type:
 
     def __repr__(self) -> str:
         return f"{self.dtype}[{','.join(map(str, self.shape))}]"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Whole numbers from ``low`` to ``high``, and ``also``."""
+
+    low: int
+    high: int
+    also: int
+
+    def allow(self, x: int) -> bool:
+        """Whether ``x`` is one of them."""
+        return self.low <= x <= self.high or x == self.also
+
+    def both(self, other: Limits) -> Limits:
+        """What two uses of one array allow."""
+        low, high = max(self.low, other.low), min(self.high, other.high)
+        also = [a for a in (self.also, other.also) if self.allow(a) and other.allow(a)]
+        return Limits(low, high, also[0] if also else low)
 
 
 Where = tuple[CodeType, int]
@@ -180,6 +200,28 @@ def const(value: float | int | bool, dtype: str) -> Node:
 def placeholder(shape: Sequence[int], dtype: str) -> Node:
     """A leaf without a value: an argument while tracing."""
     return Node("leaf", (), (), Type.of(tuple(shape), dtype), -1, user_line())
+
+
+_limits: weakref.WeakKeyDictionary[Node, Limits] = weakref.WeakKeyDictionary()
+_SAME_VALUES = ("reshape", "permute_dims", "broadcast_to", "astype")
+
+
+def limit(node: Node, low: int, high: int, also: int | None = None) -> None:
+    """Whole numbers of ``node`` must lie between ``low`` and ``high``, or be ``also``: calls check those that come as arguments.
+
+    Nothing is noted of numbers that are computed or known.
+    """
+    while node.op in _SAME_VALUES and "int" in node.inputs[0].type.dtype:
+        node = node.inputs[0]
+    if node.op == "leaf" and node.value is None and "int" in node.type.dtype:
+        new = Limits(low, high, low if also is None else also)
+        before = _limits.get(node)
+        _limits[node] = new if before is None else before.both(new)
+
+
+def limits_of(node: Node) -> Limits | None:
+    """What ``limit`` noted of an argument."""
+    return _limits.get(node)
 
 
 def _infer(op: str, attrs: tuple[Any, ...], types: Sequence[Type]) -> Any:

@@ -22,10 +22,11 @@ InRole = Literal["input", "state", "hyper"]
 
 @dataclass(frozen=True)
 class InPort:
-    """One parameter of ``main``. Roles as in runtime.program.Buffer."""
+    """One parameter of ``main``. Roles and limits as in runtime.program.Buffer."""
 
     name: str
     role: InRole
+    limits: tuple[int, int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ class Graph:
         return json.dumps(
             {
                 "tgraph": 1,
-                "inputs": [[p.name, p.role] for p in self.inputs],
+                "inputs": [[p.name, p.role, *([p.limits] if p.limits else [])] for p in self.inputs],
                 "outputs": [[p.name, p.updates] for p in self.outputs],
                 "module": ir.save_json(self.module),
             }
@@ -78,7 +79,7 @@ class Graph:
             raise UsageError("Graph.loads", "text that is not a version-1 .tgraph", "the output of Graph.dumps") from e
         return Graph(
             ir.load_json(d["module"]),
-            tuple(InPort(n, r) for n, r in d["inputs"]),
+            tuple(InPort(n, r, *map(tuple, limits)) for n, r, *limits in d["inputs"]),
             tuple(OutPort(n, u) for n, u in d["outputs"]),
         )
 
@@ -111,13 +112,15 @@ class GraphBuilder:
         """The underlying BlockBuilder, for ``normalize`` and ``add_func``; emit through ``emit``."""
         return self._bb
 
-    def input(self, name: str, shape: Sequence[int], dtype: str, role: InRole = "input") -> relax.Var:
+    def input(
+        self, name: str, shape: Sequence[int], dtype: str, role: InRole = "input", limits: tuple[int, int, int] | None = None
+    ) -> relax.Var:
         """Add a parameter of ``main``."""
         if any(p.name == name for p in self._inputs):
             raise UsageError(f"GraphBuilder.input, name '{name}'", "a name that is taken", "a unique name")
         var = relax.Var(name, relax.TensorType(tuple(int(d) for d in shape), dtype))
         self._params.append(var)
-        self._inputs.append(InPort(name, role))
+        self._inputs.append(InPort(name, role, limits))
         return var
 
     def emit(self, expr: relax.Expr, where: str | None = None) -> relax.Var:

@@ -89,12 +89,12 @@ class _Planner:
 
     def _ports(self) -> None:
         for port, var in zip(self.graph.inputs, self.low.params, strict=True):
-            self._buffer(port.name, var.ty, port.role)
+            self._buffer(port.name, var.ty, port.role, port.limits)
             self.place[var] = port.name
 
-    def _buffer(self, name: str, ty: relax.TensorType, role: Role) -> str:
+    def _buffer(self, name: str, ty: relax.TensorType, role: Role, limits: tuple[int, int, int] | None = None) -> str:
         shape = tuple(int(d) for d in ty.shape)
-        self.buffers[name] = Buffer(name, shape, str(ty.dtype), role)
+        self.buffers[name] = Buffer(name, shape, str(ty.dtype), role, limits=limits)
         return name
 
     # where results go ------------------------------------------------------------------------------------------------

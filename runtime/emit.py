@@ -112,8 +112,11 @@ class _Writer:
             args += these
         uses = [[at for at, a in enumerate(args) if a == index[p]] for p in program.ports]
         starts = itertools.accumulate(map(len, uses), initial=0)
-        ports = [f"{{{_string(p)}, {index[p]}, {at}, {len(u)}}}" for p, at, u in zip(program.ports, starts, uses, strict=False)]
         n = len(self.entries)
+        ports = [
+            f"{{{_string(p)}, {index[p]}, {at}, {len(u)}, {self._limits(program, program.buffers[p], f'{n}_{i}')}}}"
+            for i, (p, at, u) in enumerate(zip(program.ports, starts, uses, strict=False))
+        ]
         self._table(f"static const tgrt_buffer buffers_{n}", buffers)
         self._table(f"static const tgrt_port ports_{n}", ports)
         self._table(f"static const tgrt_call calls_{n}", calls)
@@ -138,6 +141,16 @@ class _Writer:
         row = f"{{__tvm_ffi_{single.symbol}, row_bytes_{n}, {by.rows}, {size}u, {takes}, {by.parts}}}"
         self._table(f"static const tgrt_by_rows by_rows_{n}", [row])
         return size * by.parts, f"by_rows_{n}"
+
+    def _limits(self, program: Program, b: Buffer, where: str) -> str:
+        """C expression of the table of what an input may hold."""
+        if b.limits is None:
+            return "0"
+        count, by_batch = b.nbytes // _element_bytes(b), int(program.batch > 0 and b.shape[:1] == (program.batch,))
+        low, high, also = b.limits
+        row = f"{{{low}, {high}, {also}, {count}u, {by_batch}, {int(b.dtype.startswith('int'))}}}"
+        self._table(f"static const tgrt_limits limits_{where}", [row])
+        return f"limits_{where}"
 
     def _buffer(self, b: Buffer, offsets: Mapping[str, int], program: Program) -> str:
         if b.role == "const":

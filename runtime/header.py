@@ -68,6 +68,7 @@ def _entry(prefix: str, entry: str, ports: tuple[Port, ...], notes: Mapping[str,
     for i, p in enumerate(ports):
         note = f"; {notes[p.name]}" if p.name in notes else ""
         how = {"input": "read", "output": "written"}.get(p.role, "read and written" if p.written else "read")
+        how += f"; {p.range}, anything else is UPPER_ERR_ARGUMENT" if p.range else ""
         lines.append(f' *   args[{i}]  {p.role} "{_comment(p.name)}"  {p.dtype} {shape_text(p.shape)}, {how}{note}')
     lines.append(" */")
     upper = f"{prefix}_{entry}".upper()
@@ -139,7 +140,7 @@ enum {
   UPPER_OK = 0,
   UPPER_ERR_CONTEXT = 1,  /* the context is NULL, destroyed or another library's */
   UPPER_ERR_BUSY = 2,     /* the context is inside a call on another thread */
-  UPPER_ERR_ARGUMENT = 3, /* a NULL or misaligned array, an unknown name, a wrong size */
+  UPPER_ERR_ARGUMENT = 3, /* a NULL or misaligned array, a number out of range, an unknown name, a wrong size */
   UPPER_ERR_KERNEL = 4,   /* a kernel refused its arguments: library and header do not belong together */
   UPPER_ERR_MEMORY = 5,   /* no memory or no threads */
   UPPER_ERR_MACHINE = 6,  /* this CPU lacks a feature */

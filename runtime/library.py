@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tilegrad._base import settings
-from tilegrad._base.errors import LibraryError, UsageError
+from tilegrad._base.errors import IndexingError, LibraryError, UsageError
 from tilegrad.runtime.binding import Binder
 from tilegrad.runtime.families import Family, read
 from tilegrad.runtime.manifest import Port, ports_of
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 Arrays = Mapping[str, np.ndarray]
 
-_NO_CONTEXT, _BUSY = 1, 2
+_NO_CONTEXT, _BUSY, _BAD_ARGUMENT = 1, 2, 3
 
 
 class Library:
@@ -262,7 +262,11 @@ class Context:
         if status == _BUSY:
             hint = "Make one context per thread with Library.context()."
             return UsageError(f"entry '{entry}'", "a context that is inside a call on another thread", "one call at a time", hint)
-        return LibraryError(f"entry '{entry}'", f"error {status}: {self._f.last_error(self._pointer).decode(errors='replace')}")
+        text = self._f.last_error(self._pointer).decode(errors="replace")
+        if status == _BAD_ARGUMENT:  # arrays were checked before: it is one of their numbers
+            got, _, expected = text.partition(": ")[2].partition(", expected ")
+            return IndexingError(f"entry '{entry}'", got, expected)
+        return LibraryError(f"entry '{entry}'", f"error {status}: {text}")
 
     def __enter__(self) -> Context:
         return self

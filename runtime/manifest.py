@@ -34,13 +34,22 @@ KEYWORDS = frozenset(
 
 
 class Port(NamedTuple):
-    """One argument of an entry. ``written``: the entry changes the array."""
+    """One argument of an entry. ``written``: the entry changes the array. ``limits``: see ``runtime.program.Buffer``."""
 
     name: str
     role: str
     shape: tuple[int, ...]
     dtype: str
     written: bool
+    limits: tuple[int, int, int] | None = None
+
+    @property
+    def range(self) -> str:
+        """The whole numbers that it takes, for a person; empty for all."""
+        if self.limits is None:
+            return ""
+        low, high, also = self.limits
+        return f"{low} to {high}" + ("" if low <= also <= high else f", or {also}")
 
     def __str__(self) -> str:
         return f"{self.role} '{self.name}' {self.dtype}[{', '.join(map(str, self.shape))}]"
@@ -63,7 +72,9 @@ def make(
         ports = []
         for name in program.ports:
             b = program.buffers[name]
-            described = {"name": name, "role": b.role, "shape": list(b.shape), "dtype": b.dtype}
+            described: dict[str, Any] = {"name": name, "role": b.role, "shape": list(b.shape), "dtype": b.dtype}
+            if b.limits:
+                described["limits"] = list(b.limits)
             if b.role in ("state", "hyper"):
                 before = states.setdefault(name, described)
                 if (before["shape"], before["dtype"]) != (described["shape"], described["dtype"]):
@@ -90,12 +101,14 @@ def ports_of(manifest: Mapping[str, Any]) -> dict[str, tuple[Port, ...]]:
             raise LibraryError(
                 "library", f"ABI version {manifest['abi']}", f"{ABI}", "Export it again with this version of tilegrad."
             )
-        return {
-            entry: tuple(Port(p["name"], p["role"], tuple(p["shape"]), p["dtype"], bool(p["written"])) for p in e["ports"])
-            for entry, e in manifest["entries"].items()
-        }
+        return {entry: tuple(map(_port, e["ports"])) for entry, e in manifest["entries"].items()}
     except (KeyError, TypeError, AttributeError) as e:
         raise LibraryError("library manifest", f"no proper {e}", "the manifest that export wrote") from e
+
+
+def _port(p: Mapping[str, Any]) -> Port:
+    limits = tuple(p["limits"]) if "limits" in p else None
+    return Port(p["name"], p["role"], tuple(p["shape"]), p["dtype"], bool(p["written"]), limits)
 
 
 def _check_names(entries: Sequence[str], prefix: str) -> None:

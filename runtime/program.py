@@ -39,6 +39,8 @@ class Buffer:
     offset: int | None = None
     data: np.ndarray | None = field(default=None, compare=False)
     view_of: str | None = None
+    limits: tuple[int, int, int] | None = None
+    """Of an input of whole numbers: smallest, largest, and one more that is allowed; a call refuses any other."""
 
     @property
     def nbytes(self) -> int:

@@ -9,7 +9,7 @@ from tilegrad.frontend import functions as F
 from tilegrad.frontend.apply import apply, as_tensor
 from tilegrad.frontend.blocks import custom_vjp
 from tilegrad.frontend.functions import log_softmax
-from tilegrad.frontend.recording import FLOATS, fail_line
+from tilegrad.frontend.recording import FLOATS, fail_line, limit
 from tilegrad.frontend.tensor import Tensor
 
 Reduction = Literal["mean", "sum", "none"]
@@ -96,11 +96,13 @@ def _hard_nll(logp: Tensor, t: Tensor, axis: int, weight: Any, ignore: int, redu
 
 
 def _class_numbers(t: Tensor, classes: int, ignore: int) -> Tensor:
-    """Class numbers as integers that hold ``ignore`` too. Known values are checked: IndexingError outside the range."""
+    """Class numbers as integers that hold ``ignore`` too. IndexingError outside the range: here for known values, at each
+    call for those of a compiled function's arguments."""
     value = t._node.value if t._node.op == "leaf" else None
     if value is not None and ((value != ignore) & ((value < 0) | (value >= classes))).any():
         bad = value[(value != ignore) & ((value < 0) | (value >= classes))].flat[0]
         raise IndexingError(f"{fail_line()}class numbers", f"class {bad}", f"0 to {classes - 1}, or ignore_index {ignore}")
+    limit(t._node, 0, classes - 1, ignore)
     return t.astype("int64") if t.dtype in ("uint8", "int8", "bool") else t
 
 

@@ -228,7 +228,33 @@ int tgrt_leave(tgrt_context *ctx, int status) {
   return status;
 }
 
-static int bind_ports(tgrt_context *ctx, const tgrt_entry *entry, void *const *ports) {
+static int64_t whole_number(const void *data, uint64_t i, int bytes, int is_signed) {
+  switch (bytes) {
+    case 1: return is_signed ? ((const int8_t *)data)[i] : ((const uint8_t *)data)[i];
+    case 2: return is_signed ? ((const int16_t *)data)[i] : ((const uint16_t *)data)[i];
+    case 4: return is_signed ? (int64_t)((const int32_t *)data)[i] : (int64_t)((const uint32_t *)data)[i];
+    default: return ((const int64_t *)data)[i]; /* of uint64 those beyond int64's become negative: outside any range from 0 on */
+  }
+}
+
+static int check_limits(tgrt_context *ctx, const tgrt_entry *entry, uint32_t i, const void *data) {
+  const tgrt_port *port = &entry->ports[i];
+  const tgrt_limits *l = port->limits;
+  const uint64_t count = l->by_batch ? l->count / (uint64_t)entry->batch * (uint64_t)ctx->batch : l->count;
+  for (uint64_t n = 0; n < count; ++n) {
+    const int64_t x = whole_number(data, n, entry->buffers[port->buffer].align, l->is_signed);
+    if ((x >= l->low && x <= l->high) || x == l->also) continue;
+    int used = snprintf(ctx->error, sizeof ctx->error, "%s: argument %u ('%s') is %lld at element %llu, expected %lld to %lld", entry->name,
+                        (unsigned)i, port->name, (long long)x, (unsigned long long)n, (long long)l->low, (long long)l->high);
+    if ((l->also < l->low || l->also > l->high) && used > 0 && (size_t)used < sizeof ctx->error)
+      snprintf(ctx->error + used, sizeof ctx->error - (size_t)used, ", or %lld", (long long)l->also);
+    return TG_ERR_ARGUMENT;
+  }
+  return TG_OK;
+}
+
+static int bind_ports(tgrt_context *ctx, const tgrt_entry *entry, void *const *ports, int64_t batch) {
+  ctx->batch = batch;
   tgrt_value *args = ctx->args + entry->first_arg;
   for (uint32_t i = 0; i < entry->num_ports; ++i) {
     const tgrt_port *port = &entry->ports[i];
@@ -243,6 +269,7 @@ static int bind_ports(tgrt_context *ctx, const tgrt_entry *entry, void *const *p
       tgrt_set_error(ctx, "%s: argument %u ('%s') is not aligned to its element of %d bytes", entry->name, (unsigned)i, port->name, b->align);
       return TG_ERR_ARGUMENT;
     }
+    if (port->limits && check_limits(ctx, entry, i, data)) return TG_ERR_ARGUMENT;
     for (uint32_t u = port->first_use; u < port->first_use + port->num_uses; ++u) args[entry->uses[u]].value.p = data;
   }
   return TG_OK;
@@ -304,8 +331,7 @@ static int run_calls(tgrt_context *ctx, const tgrt_entry *entry, double *seconds
 
 /* Inside a call: binds, and runs as many rows as given where the entry takes any number. */
 static int run_entry(tgrt_context *ctx, const tgrt_entry *entry, int64_t batch, void *const *ports) {
-  int status = bind_ports(ctx, entry, ports);
-  ctx->batch = batch;
+  int status = bind_ports(ctx, entry, ports, batch);
   return status ? status : run_calls(ctx, entry, NULL);
 }
 
@@ -333,8 +359,7 @@ int tgrt_benchmark(const tgrt_library *lib, tgrt_context *ctx, uint32_t e, void 
     tgrt_set_error(ctx, "benchmark: entry, number or repeat out of range");
     return tgrt_leave(ctx, TG_ERR_ARGUMENT);
   }
-  status = bind_ports(ctx, &lib->entries[e], ports);
-  ctx->batch = lib->entries[e].batch;
+  status = bind_ports(ctx, &lib->entries[e], ports, lib->entries[e].batch);
   for (int r = 0; r < repeat && !status; ++r) {
     double before = tgrt_now();
     for (int n = 0; n < number && !status; ++n) status = run_calls(ctx, &lib->entries[e], NULL);
@@ -350,8 +375,7 @@ int tgrt_profile(const tgrt_library *lib, tgrt_context *ctx, uint32_t e, void *c
     tgrt_set_error(ctx, "profile: entry or repeat out of range");
     return tgrt_leave(ctx, TG_ERR_ARGUMENT);
   }
-  status = bind_ports(ctx, &lib->entries[e], ports);
-  ctx->batch = lib->entries[e].batch;
+  status = bind_ports(ctx, &lib->entries[e], ports, lib->entries[e].batch);
   for (int r = 0; r < repeat && !status; ++r) status = run_calls(ctx, &lib->entries[e], seconds + (size_t)r * lib->entries[e].num_calls);
   return tgrt_leave(ctx, status);
 }

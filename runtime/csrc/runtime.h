@@ -55,10 +55,19 @@ typedef struct {
   uint8_t align; /* bytes of one element */
 } tgrt_buffer;
 
+/* Which whole numbers an input takes. */
+typedef struct {
+  int64_t low, high, also; /* `also`: one more number, where it is outside the range */
+  uint64_t count;          /* elements; where the entry takes any batch, of the largest */
+  uint8_t by_batch;        /* there are fewer of them in a smaller batch */
+  uint8_t is_signed;
+} tgrt_limits;
+
 typedef struct {
   const char *name;
   uint32_t buffer;
   uint32_t first_use, num_uses; /* in the entry's table of uses */
+  const tgrt_limits *limits;    /* NULL: any */
 } tgrt_port;
 
 /* How a call goes through the rows of a batch: the call's kernel takes `rows` of them, `single` one. */
@@ -129,7 +138,7 @@ enum tgrt_status {
   TG_OK = 0,
   TG_ERR_CONTEXT = 1,   /* NULL, destroyed, or another library's context */
   TG_ERR_BUSY = 2,      /* the context is inside a call on another thread */
-  TG_ERR_ARGUMENT = 3,  /* NULL or misaligned array, unknown name, wrong size */
+  TG_ERR_ARGUMENT = 3,  /* NULL or misaligned array, a number out of its range, unknown name, wrong size */
   TG_ERR_KERNEL = 4,    /* a kernel refused its arguments */
   TG_ERR_MEMORY = 5,    /* no memory or no threads */
   TG_ERR_MACHINE = 6,   /* this CPU lacks a feature */
