@@ -164,7 +164,7 @@ def main() -> None:
     args = arguments(
         __doc__ or "", log={"default": None, "help": "tuning log for the MLP (default: yours, then the shipped ones)"}
     )
-    times = 3 if args.quick else 7
+    times = 3 if args.quick else 15
     with tempfile.TemporaryDirectory() as temp:
         mlp, one = Path(temp) / "mlp", Path(temp) / "one"
         code = "import sys, json\nfrom benchmarks import train_step\ntrain_step.prepare('mlp', *json.loads(sys.argv[1]))"

@@ -6,6 +6,7 @@ import hashlib
 import json
 import mmap
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import numpy as np
 from tilegrad._base.errors import LibraryError, UsageError
 from tilegrad._base.target import cpu
 from tilegrad.runtime import elf, safetensors
-from tilegrad.runtime.contents import MANIFEST, PARAMETERS, checked_states, checksum
+from tilegrad.runtime.contents import MANIFEST, PARAMETERS, checked_states, checksum, path_of
 from tilegrad.runtime.library import Context, Library
 from tilegrad.runtime.manifest import ABI
 from tilegrad.runtime.program import RANDOM
@@ -74,7 +75,12 @@ class Loaded:
         return self.context.states
 
     def seed(self, seed: int) -> None:
-        """Start the random operators (dropout) anew: the same seed gives the same numbers. Raises UsageError without any."""
+        """Start the random operators (dropout) anew: the same seed gives the same numbers.
+
+        Raises UsageError for a seed that is no whole number of 64 bits, and for a package without random operators.
+        """
+        if not isinstance(seed, int | np.integer) or not -(2**63) <= seed < 2**63:
+            raise UsageError("seed", f"{seed!r} of type {type(seed).__name__}", "a whole number from -2**63 to 2**63 - 1")
         if RANDOM not in self.states:
             raise UsageError("seed", "a package without random operators", "one that draws numbers, with dropout for example")
         self.state(RANDOM)[...] = (seed, 0)
@@ -82,7 +88,7 @@ class Loaded:
     def save(self, path: str | Path) -> None:
         """Write every state and hyperparameter as safetensors. Raises LibraryError when the file cannot be written."""
         dtypes = {s["name"]: s["dtype"] for s in self.library.manifest["states"]}
-        safetensors.save(Path(path), self.states, dtypes)
+        safetensors.save(path_of(path, "save, argument 'path'"), self.states, dtypes)
 
     def restore(self, path: str | Path) -> None:
         """Take the states from a file that ``save``, or the C function of that name, wrote. Other arrays in it are ignored.
@@ -90,7 +96,7 @@ class Loaded:
         Raises LibraryError for a damaged file, UsageError, ShapeError or DTypeError when it does not fit; then nothing
         has changed.
         """
-        self._take(safetensors.load(Path(path)))
+        self._take(safetensors.load(path_of(path, "restore, argument 'path'")))
 
     def _take(self, found: Mapping[str, np.ndarray]) -> None:
         known = {s["name"] for s in self.library.manifest["states"]}
@@ -111,19 +117,26 @@ def load(directory: str | Path, num_threads: int | None = None) -> Loaded:
     package run. ``num_threads``: default ``TILEGRAD_NUM_THREADS``, else the affinity mask. Raises LibraryError that says what
     is wrong.
     """
-    folder = Path(directory)
+    folder = path_of(directory, "load, argument 'directory'")
     manifest = _read_manifest(folder)
     _check_machine(manifest)
     path = folder / f"lib{manifest['prefix']}.so"
     if not {path.name, PARAMETERS} <= set(manifest["files"]):
         raise LibraryError(f"package {folder}", "a manifest that lists no library or no parameters", "an exported package")
-    contents = {name: _verified(folder / name, manifest["files"][name]) for name in (path.name, PARAMETERS)}
-    arch = elf.machine(contents[path.name][:64])
+    code, parameters = (_File(folder / name, manifest["files"][name]) for name in (path.name, PARAMETERS))
+    code.verify()
+    arch = elf.machine(code.data[:64])
     if arch != manifest["target"]["arch"]:
         raise LibraryError(f"library {path}", f"a file for {arch}", manifest["target"]["arch"], "Export the package again.")
-    library = Library(path.absolute(), manifest)
-    loaded = Loaded(library, library.context(num_threads))
-    loaded._take(safetensors.parse(contents[PARAMETERS], folder / PARAMETERS))
+    beside = ThreadPoolExecutor(1)  # hashing lets other threads run; a package whose parameters are wrong is not returned
+    verified = beside.submit(parameters.verify)
+    try:
+        library = Library(path.absolute(), manifest)
+        loaded = Loaded(library, library.context(num_threads))
+        loaded._take(safetensors.parse(parameters.data, parameters.path))
+    finally:
+        beside.shutdown()
+        verified.result()  # its error comes first: whatever else went wrong may be due to it
     return loaded
 
 
@@ -157,18 +170,20 @@ def _check_machine(manifest: Mapping[str, Any]) -> None:
         )
 
 
-def _verified(path: Path, expected: Mapping[str, Any]) -> mmap.mmap:
-    """The file's content, mapped, when size and checksum are right."""
-    try:
-        with path.open("rb") as file:
-            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    except (OSError, ValueError) as e:
-        raise LibraryError(f"package file {path}", f"{e}", "a complete package", "Copy or export it again.") from e
-    if len(data) != expected["bytes"] or hashlib.sha256(data).hexdigest() != expected["sha256"]:
-        raise LibraryError(
-            f"package file {path}",
-            "a wrong checksum: it is damaged or incomplete",
-            expected["sha256"][:16] + "...",
-            "Copy it again.",
-        )
-    return data
+class _File:
+    """A file of a package, mapped, and what the manifest says of it."""
+
+    def __init__(self, path: Path, expected: Mapping[str, Any]) -> None:
+        self.path, self.expected = path, expected
+        try:
+            with path.open("rb") as file:
+                self.data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except (OSError, ValueError) as e:
+            raise LibraryError(f"package file {path}", f"{e}", "a complete package", "Copy or export it again.") from e
+
+    def verify(self) -> None:
+        """Raises LibraryError unless size and checksum are right."""
+        wanted = self.expected["sha256"]
+        if len(self.data) != self.expected["bytes"] or hashlib.sha256(self.data).hexdigest() != wanted:
+            got = "a wrong checksum: it is damaged or incomplete"
+            raise LibraryError(f"package file {self.path}", got, wanted[:16] + "...", "Copy it again.")

@@ -58,9 +58,10 @@ class Library:
 
         Raises UsageError for an unknown name, ShapeError for a batch that the family does not take.
         """
-        if name in self.entries:
+        known = isinstance(name, str)
+        if known and name in self.entries:
             return self.entries[name]
-        if name not in self.families:
+        if not known or name not in self.families:
             raise UsageError("entry", repr(name), f"one of {', '.join([*self.families, *self.entries])}")
         family = self.families[name]
         batch = family.sizes[0] if batch is None else batch
@@ -79,6 +80,10 @@ class Library:
 
     def batch_of(self, name: str, args: Arrays) -> int | None:
         """The batch that the arrays for a family have; None for an entry."""
+        if not isinstance(name, str) or not isinstance(args, Mapping):
+            self.ports(name)  # which knows what is wrong with a name
+            expected = "arrays by port name: a dict"
+            raise UsageError(f"entry '{name}', argument 'args'", f"{type(args).__name__}", expected)
         if name not in self.families:
             return None
         for p, rows in zip(self.ports(name), self.families[name].batched, strict=True):
@@ -187,9 +192,9 @@ class Context:
 
     def state(self, name: str) -> np.ndarray:
         """The context's own array of a state or hyperparameter; writing to it changes the value."""
-        if name not in self._states:
+        if not isinstance(name, str) or name not in self._states:
             known = {s["name"]: s for s in self.library.manifest["states"]}
-            if name not in known:
+            if not isinstance(name, str) or name not in known:
                 raise UsageError("state", repr(name), f"one of {', '.join(known)}")
             start = self._f.state(self._live(), name.encode(), None) - self._workspace.ctypes.data
             shape, dtype = tuple(known[name]["shape"]), np.dtype(numpy_dtype(known[name]["dtype"]))
@@ -230,9 +235,9 @@ class Context:
             self._pointer = None
 
     def _timed(self, entry: str, args: Arrays, number: int, repeat: int) -> tuple[int, Any, Any]:
-        if number < 1 or repeat < 1:
-            raise UsageError("benchmark", f"number {number}, repeat {repeat}", "at least 1 each")
-        if entry not in self.library.entries:
+        if any(not isinstance(n, int | np.integer) or n < 1 for n in (number, repeat)):
+            raise UsageError("benchmark", f"number {number!r}, repeat {repeat!r}", "whole numbers of at least 1 each")
+        if not isinstance(entry, str) or entry not in self.library.entries:
             raise UsageError("benchmark, entry", repr(entry), f"one of {', '.join(self.library.entries)}")
         pointers, _, keep = self._entry(entry, args)[0].bind(args)
         return list(self.library.entries).index(entry), pointers, keep

@@ -417,3 +417,30 @@ def test_wrong_calls_of_a_loaded_package(exported, data):
         loaded.call("stop")
     with pytest.raises(LibraryError, match="exported library"):
         runtime.export(loaded.library, "anywhere", {})
+
+
+WRONG = {
+    "seed as text": (lambda p, path: p.seed("a"), "seed: got 'a' of type str, expected a whole number"),
+    "seed with a fraction": (lambda p, path: p.seed(1.5), "seed: got 1.5 of type float"),
+    "seed beyond 64 bits": (lambda p, path: p.seed(2**70), "seed: got 1180591620717411303424 of type int"),
+    "path to save": (lambda p, path: p.save(5), "save, argument 'path': got 5 of type int"),
+    "path to restore": (lambda p, path: p.restore(None), "restore, argument 'path': got None of type NoneType"),
+    "folder": (lambda p, path: runtime.load(3), "load, argument 'directory': got 3"),
+    "threads": (lambda p, path: runtime.load(path, num_threads="two"), "threads.*'two'"),
+    "no threads": (lambda p, path: runtime.load(path, num_threads=0), "threads.*0"),
+    "name of a state": (lambda p, path: p.state(["w"]), r"state: got \['w'\], expected one of"),
+    "name of an entry": (lambda p, path: p.run(["step"], {}), r"entry: got \['step'\], expected one of"),
+    "number as an entry": (lambda p, path: p.call(1), "entry: got 1, expected one of"),
+    "arguments in a list": (lambda p, path: p.run("step", [1, 2]), "'step', argument 'args': got list, expected arrays by port"),
+    "no arguments": (lambda p, path: p.run("step", None), "'step', argument 'args': got NoneType"),
+    "runs as text": (lambda p, path: p.context.benchmark("step", {}, number="9"), "number '9', repeat 1, expected whole"),
+    "runs of another entry": (lambda p, path: p.context.profile([], {}), r"benchmark, entry: got \[\]"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_types_given_to_a_loaded_package(name, exported):
+    """Each is the project's own error, and names what was wrong."""
+    call, message = WRONG[name]
+    with pytest.raises(UsageError, match=message):
+        call(runtime.load(exported), exported)
