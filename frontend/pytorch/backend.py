@@ -1,6 +1,7 @@
 """The backend of ``torch.compile(model, backend="tilegrad")``: forward and backward graphs from aot_autograd, each one library.
 
-PyTorch keeps the weights; our libraries read them where they are. A result is written into memory that PyTorch owns.
+PyTorch keeps the weights; our libraries read them where they are, transposed ones too: a tensor is an array in the order of its
+memory, and the graph turns it. A result is written into memory that PyTorch owns, in the strides that the traced graph promised.
 A graph with an operator we have no rule for is not run by us: by default PyTorch's own kernels run that graph and a
 warning names the operators; with ``options={"fallback": False}`` the error is raised.
 """
@@ -18,7 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from tilegrad._base.errors import TilegradError, UsageError
+from tilegrad._base.errors import ModelImportError, TilegradError, UsageError
 from tilegrad._base.target import Target
 from tilegrad.frontend.pytorch.decompositions import registered
 from tilegrad.frontend.pytorch.importer import add_outputs, emit_graph, type_of
@@ -91,33 +92,65 @@ VIEWS = {
 """Operators whose result is their argument's memory."""
 
 
+Order = tuple[int, ...]
+"""A tensor's dimensions from the outermost in memory to the innermost."""
+
+
+def memory_order(tensor: torch.Tensor) -> Order | None:
+    """The order in which a tensor's elements lie one after the other; None when they overlap or leave gaps."""
+    order = tuple(range(tensor.dim())) if tensor.is_contiguous() else tuple(sorted(range(tensor.dim()), key=_outermost(tensor)))
+    expected = 1
+    for d in reversed(order):
+        if tensor.shape[d] != 1 and tensor.stride(d) != expected and tensor.numel():
+            return None
+        expected *= tensor.shape[d]
+    return order
+
+
+def _outermost(tensor: torch.Tensor) -> Callable[[int], int]:
+    return lambda d: -tensor.stride(d)
+
+
 class Compiled:
-    """One ATen graph as a library with a single entry. Its inputs are PyTorch's tensors, read in place where contiguous."""
+    """One ATen graph as a library with a single entry. Its inputs are PyTorch's tensors, read in place where dense."""
 
     def __init__(self, gm: torch.fx.GraphModule, options: Mapping[str, Any]) -> None:
         self._results: list[tuple[str | None, Any]] = []
-        graph, self._inputs, random = self._import(gm)
+        graph, inputs, random = self._import(gm)
         built = build_graphs({"main": graph}, options["target"], options["logs"], options["num_threads"])
         self._context = built.library.context(options["num_threads"])
         self._context.use_threads(_pytorchs_threads())
         if random:
             seed = int(torch.randint(0, 2**31 - 1, (), dtype=torch.int64))
             self._context.state(RandomState.NAME)[...] = np.array([seed, 0])
+        self._call = self._context.caller("main")
+        slots = {p.name: i for i, p in enumerate(built.library.ports("main"))}
+        self._array = ctypes.c_void_p * len(slots)
+        self._inputs = [(slots[name], i, strides, order) for name, i, strides, order in inputs]
+        self._slots = slots
         log.info("%s", built.summary())
 
-    def _import(self, gm: torch.fx.GraphModule) -> tuple[Graph, list[tuple[int, str]], bool]:
-        """The Graph, (position, name) of the inputs that are tensors, and whether it draws random numbers."""
+    def _import(self, gm: torch.fx.GraphModule) -> tuple[Graph, list[tuple[str, int, Order | None, Order]], bool]:
+        """The Graph, (name, position, strides, order) of the inputs that are tensors, and whether it draws random numbers.
+
+        No strides: always to be copied.
+        """
         builder = GraphBuilder()
         tape = Tape(builder)
         values: dict[str, Any] = {}
-        inputs: list[tuple[int, str]] = []
+        inputs: list[tuple[str, int, Order | None, Order]] = []
         placeholders = [n for n in gm.graph.nodes if n.op == "placeholder"]
         for i, node in enumerate(placeholders):
             meta = node.meta.get("val")
             if isinstance(meta, torch.Tensor):
                 ty = type_of(meta, f"input '{node.name}'")
-                values[node.name] = tape.value(builder.input(node.name, ty.shape, ty.dtype))
-                inputs.append((i, node.name))
+                if meta.device.type != "cpu":
+                    raise ModelImportError(f"input '{node.name}'", f"a tensor on {meta.device}", "tensors on the CPU")
+                found = memory_order(meta)
+                order = tuple(range(meta.dim())) if found is None else found
+                inputs.append((node.name, i, None if found is None else tuple(meta.stride()), order))
+                value = tape.value(builder.input(node.name, tuple(ty.shape[d] for d in order), ty.dtype))
+                values[node.name] = value if order == tuple(range(meta.dim())) else value.permute(_inverse(order))
             else:
                 values[node.name] = meta if isinstance(meta, int | float | bool) else None
         for node in gm.graph.nodes:
@@ -126,7 +159,12 @@ class Compiled:
         random = RandomState(tape)
         env = emit_graph(tape, gm.graph, values, random)
         self._plan_results(gm, placeholders, env)
-        outputs = [(name, env[node.name].expr, None) for name, node in self._results if name is not None]
+        outputs = []
+        for name, node in self._results:
+            if name is not None:
+                order = memory_order(node.meta["val"]) or tuple(range(env[node.name].ndim))
+                value = env[node.name]
+                outputs.append((name, (value if order == tuple(range(value.ndim)) else value.permute(order)).expr, None))
         after = random.advanced()
         updates = [] if after is None else [(f"{RandomState.NAME}.new", after.expr, RandomState.NAME)]
         tape.flush([e for _, e, _ in [*outputs, *updates]])
@@ -144,20 +182,42 @@ class Compiled:
                 self._results.append((f"output{i}", node))
             else:
                 self._results.append((None, None))
-        self._types = {name: node.meta["val"] for name, node in self._results if name is not None}
+        self._types = {
+            name: (tuple(t.shape), tuple(t.stride()), t.dtype, memory_order(t) is not None)
+            for name, t in ((name, node.meta["val"]) for name, node in self._results if name is not None)
+        }
 
     def __call__(self, *tensors: Any) -> list[Any]:
         """Run once. Outputs are new tensors."""
-        args = {name: to_numpy(tensors[i]) for i, name in self._inputs}
-        fresh = {name: torch.empty(tuple(t.shape), dtype=t.dtype) for name, t in self._types.items()}
-        found = self._context.run("main", {**args, **{name: to_numpy(t) for name, t in fresh.items()}})
+        pointers, copies = self._array(), []
+        for slot, i, strides, order in self._inputs:
+            tensor = tensors[i]
+            if tensor.stride() != strides or tensor.is_neg():
+                tensor = tensor.detach().resolve_neg().permute(order).contiguous()
+                copies.append(tensor)  # alive until the call is over
+            pointers[slot] = tensor.data_ptr()
+        fresh: dict[str, torch.Tensor] = {}
+        for name, (shape, strides, dtype, dense) in self._types.items():
+            made = torch.empty_strided(shape, strides, dtype=dtype) if dense else torch.empty(shape, dtype=dtype)
+            pointers[self._slots[name]] = made.data_ptr()
+            fresh[name] = made
+        self._call(pointers)
         results: list[Any] = []
         for name, what in self._results:
             if name is not None:
-                results.append(_as_laid_out(fresh[name], found, name, self._types[name]))
+                results.append(self._as_promised(name, fresh[name]))
             else:
                 results.append(None if what is None else what(tensors))
         return results
+
+    def _as_promised(self, name: str, made: torch.Tensor) -> torch.Tensor:
+        """The result with the strides of the traced graph; one whose elements overlap or leave gaps is copied."""
+        shape, strides, dtype, dense = self._types[name]
+        return made if dense else torch.empty_strided(shape, strides, dtype=dtype).copy_(made)
+
+
+def _inverse(order: Order) -> Order:
+    return tuple(order.index(d) for d in range(len(order)))
 
 
 def _view_of_input(node: torch.fx.Node, position: Mapping[torch.fx.Node, int]) -> Function | None:
@@ -180,17 +240,6 @@ def _pytorchs_threads() -> Any:
         return ctypes.CDLL(torch._C.__file__).GOMP_parallel  # the library's dependencies are searched, too
     except (OSError, AttributeError):
         return None
-
-
-def _as_laid_out(tensor: torch.Tensor, found: Mapping[str, np.ndarray], name: str, like: torch.Tensor) -> torch.Tensor:
-    """The result with the strides that the traced graph promised."""
-    array = found[name]
-    if array.ctypes.data != tensor.data_ptr():
-        tensor = torch.from_numpy(array) if like.dtype != torch.bfloat16 else torch.from_numpy(array).view(torch.bfloat16)
-    strides = tuple(like.stride())
-    if tensor.stride() == strides or tensor.numel() == 0:
-        return tensor
-    return torch.empty_strided(tuple(like.shape), strides, dtype=like.dtype).copy_(tensor)
 
 
 def _constant(gm: torch.fx.GraphModule, node: torch.fx.Node) -> Any:

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.filterwarnings(
 import torch.nn.functional as F  # noqa: E402
 
 from tests.pytorch import models as m  # noqa: E402
-from tilegrad.frontend.pytorch.backend import FallbackWarning, backend  # noqa: E402
+from tilegrad.frontend.pytorch.backend import FallbackWarning, backend, memory_order  # noqa: E402
 
 STRICT = {"fallback": False, "logs": []}
 
@@ -78,6 +78,49 @@ def test_views_and_transposes_keep_their_strides():
     x = torch.randn(2, 3, 4)
     for ours, theirs in zip(torch.compile(function, backend=backend, options=STRICT)(x), function(x), strict=True):
         torch.testing.assert_close(ours, theirs)
+
+
+LAYOUTS = {
+    "plain": lambda: torch.randn(3, 4, 5),
+    "transposed": lambda: torch.randn(5, 4, 3).permute(2, 1, 0),
+    "one long": lambda: torch.randn(4, 3, 1).permute(1, 0, 2),
+    "gaps": lambda: torch.randn(3, 4, 10)[:, :, ::2],
+    "repeated": lambda: torch.randn(3, 1, 5).expand(3, 4, 5),
+    "offset": lambda: torch.randn(4, 4, 5)[1:],
+    "negative": lambda: torch._neg_view(torch.randn(3, 4, 5)),
+    "empty": lambda: torch.randn(3, 4, 0),
+}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_inputs_may_lie_in_any_order(name):
+    """Results and gradients, whose cotangents lie in another order than the results."""
+
+    def function(x, w):
+        return (x.tanh() * w).permute(1, 2, 0), x.transpose(0, 1) + 1
+
+    x, w = LAYOUTS[name](), torch.randn(3, 4, 1)
+    compiled = torch.compile(function, backend=backend, options=STRICT)
+    for ours, theirs in zip(compiled(x, w), function(x, w), strict=True):
+        torch.testing.assert_close(ours, theirs)
+        assert ours.stride() == theirs.stride() or not ours.numel()
+    found = []
+    for f in (compiled, function):
+        a, b = x.clone().requires_grad_(), w.clone().requires_grad_()
+        y, z = f(a, b)
+        torch.autograd.backward([y, z], [torch.ones(3, *y.shape[:2]).permute(1, 2, 0).expand_as(y), torch.ones_like(z)])
+        found.append((a.grad, b.grad))
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_the_order_of_memory_is_found():
+    x = torch.empty(2, 3, 4)
+    assert memory_order(x) == (0, 1, 2)
+    assert memory_order(x.permute(2, 0, 1)) == (1, 2, 0)
+    assert memory_order(torch.empty(2, 3, 4, 5).to(memory_format=torch.channels_last)) == (0, 2, 3, 1)
+    assert memory_order(torch.empty_strided((2, 1, 3), (3, 77, 1))) is not None  # an axis of length one lies anywhere
+    assert memory_order(x[:, :, ::2]) is None and memory_order(x[:, :1].expand(2, 3, 4)) is None
 
 
 def test_a_graph_left_to_pytorch_is_announced_or_refused():
