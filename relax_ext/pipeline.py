@@ -10,6 +10,7 @@ from tilegrad.relax_ext.fold_transposes import fold_transposes
 from tilegrad.relax_ext.fuse import fuse
 from tilegrad.relax_ext.graph import Graph
 from tilegrad.relax_ext.join_pieces import join_pieces
+from tilegrad.relax_ext.join_products import join_products
 from tilegrad.relax_ext.legalize import legalize
 from tilegrad.relax_ext.literals import literals
 from tilegrad.relax_ext.plan import plan
@@ -24,6 +25,7 @@ PHASES: tuple[tuple[str, Phase], ...] = (
     ("share", share),
     ("join pieces", join_pieces),
     ("fold transposes", fold_transposes),
+    ("join products", join_products),
     ("legalize", legalize),
     ("literals", literals),
     ("fuse", fuse),

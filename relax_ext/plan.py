@@ -54,6 +54,8 @@ class _Planner:
         """What each part is a stretch of."""
         self.pieces: dict[relax.Var, list[relax.Expr]] = {}
         """What is written straight into each joined value."""
+        self.runs: list[tuple[relax.Var, list[relax.Expr], list[int]]] = []
+        """Joined values with their pieces and the elements at which these begin."""
         self.order: dict[int, set[int]] = {}
         """Extra edges: node index -> nodes that must run first, so that an update may be in place."""
         self.steps: list[_Step] = []
@@ -65,7 +67,10 @@ class _Planner:
     def program(self) -> Program:
         self._ports()
         self._place_results()
-        joined = {n.index for n in self.low.nodes if n.kind == "join" and self._place_pieces(n)}
+        joins = sorted(
+            (n for n in self.low.nodes if n.kind == "join"), key=lambda n: -len(n.args)
+        )  # a run of pieces after its whole
+        joined = {n.index for n in joins if self._place_run(n) or self._place_pieces(n)}
         for node in self.low.nodes:
             if node.part is not None and self._is_temp(self._source(node.args[0])):
                 self.place[node.outs[0]] = self._part(node)
@@ -290,7 +295,21 @@ class _Planner:
         for r, start in zip(roots, starts, strict=False):
             self.place[r] = self._stretch(self.place[out], start, tuple(int(d) for d in r.ty.shape))
         self.pieces[out] = list(node.args)
+        self.runs.append((out, roots, starts))
         return True
+
+    def _place_run(self, node: Node) -> bool:
+        """Whether pieces that lie together already are a join's result as they are."""
+        (out,) = node.outs
+        assert out is not None
+        roots = [self.root.get(a, a) for a in node.args]
+        for whole, pieces, starts in self.runs:
+            at = pieces.index(roots[0]) if roots[0] in pieces else -1
+            if at >= 0 and out not in self.place and pieces[at : at + len(roots)] == roots:
+                self.place[out] = self._stretch(self.place[whole], starts[at], tuple(int(d) for d in out.ty.shape))
+                self.pieces[out] = list(node.args)
+                return True
+        return False
 
     def _part(self, node: Node) -> str:
         """A part of a temporary's memory."""
