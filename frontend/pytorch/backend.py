@@ -197,10 +197,10 @@ class Compiled:
                 copies.append(tensor)  # alive until the call is over
             pointers[slot] = tensor.data_ptr()
         fresh: dict[str, torch.Tensor] = {}
-        for name, (shape, strides, dtype, dense) in self._types.items():
+        for output, (shape, strides, dtype, dense) in self._types.items():
             made = torch.empty_strided(shape, strides, dtype=dtype) if dense else torch.empty(shape, dtype=dtype)
-            pointers[self._slots[name]] = made.data_ptr()
-            fresh[name] = made
+            pointers[self._slots[output]] = made.data_ptr()
+            fresh[output] = made
         self._call(pointers)
         results: list[Any] = []
         for name, what in self._results:
