@@ -97,7 +97,7 @@ def _kernels(kernels: Mapping[str, Any]) -> str:
     for symbol, scheduled in kernels.items():
         try:
             with tvm.transform.PassContext(config={"tirx.disable_vectorize": True}):
-                module = tvm.IRModule({symbol: pointer_kernel(_named_constants(scheduled.func), symbol)})
+                module = tvm.IRModule({symbol: pointer_kernel(_plain(scheduled.func), symbol)})
                 text = tvm.compile(module, target=tvm.target.Target("c")).mod.inspect_source()
         except Exception as e:  # TVM's errors have no common type
             raise LibraryError(f"kernel {symbol} in C", f"an error of TVM: {e}", "plain loops over plain types") from e
@@ -108,9 +108,13 @@ def _kernels(kernels: Mapping[str, Any]) -> str:
     return "\n".join(texts)
 
 
-def _named_constants(func: Any) -> Any:
-    """Floating-point constants that TVM would print with too few digits become calls whose name has all of them."""
-    from tilegrad._base.tvm import tirx, tvm_ffi
+def _plain(func: Any) -> Any:
+    """What TVM can print in C.
+
+    Floating-point constants that it would print with too few digits become calls whose name has all of them; an intrinsic
+    of LLVM without a result only steers LLVM's registers and is left out.
+    """
+    from tilegrad._base.tvm import ir, tirx, tvm_ffi
 
     def name(c: Any) -> Any:
         dtype, value = str(c.ty.dtype), float(c.value)
@@ -119,7 +123,12 @@ def _named_constants(func: Any) -> Any:
         bits = struct.pack(">d", value).hex()
         return tirx.call_pure_extern(dtype, f"tgrt_{dtype}_{bits}")
 
-    return tirx.PrimFunc(list(func.params), tvm_ffi.structural_map(func.body, (tirx.FloatImm, name)), attrs=func.attrs)
+    def kept(s: Any) -> Any:
+        steers = isinstance(s.value, ir.Call) and getattr(s.value.op, "name", "") == "tirx.call_llvm_intrin"
+        return tirx.Evaluate(tirx.const(0, "int32")) if steers else s
+
+    body = tvm_ffi.structural_map(func.body, (tirx.FloatImm, name), (tirx.Evaluate, kept))
+    return tirx.PrimFunc(list(func.params), body, attrs=func.attrs)
 
 
 def _literal(m: re.Match[str]) -> str:

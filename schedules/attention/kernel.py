@@ -16,10 +16,11 @@ from tilegrad.schedules.attention.read import Attention, in_place
 from tilegrad.schedules.contraction.affine import decompose
 from tilegrad.schedules.contraction.canonical import Contraction
 from tilegrad.schedules.contraction.micro import Address, Cells, multiply
-from tilegrad.schedules.contraction.pack import Block, Packer, transposed
+from tilegrad.schedules.contraction.pack import Block, Packer
 from tilegrad.schedules.contraction.parts import Parts, with_named_parts
 from tilegrad.schedules.contraction.plan import Plan, ceildiv, element_bytes, rows_before
 from tilegrad.schedules.contraction.tir import Memory, Stmt, ramp, seq, when
+from tilegrad.schedules.contraction.turn import transposed
 from tilegrad.schedules.stages import Expr, id_of, inline
 from tilegrad.schedules.template import Config, Scheduled
 
@@ -54,7 +55,7 @@ class Side:
             base, s0 = self._mem.hold("base", (t * self.plan.tiles + i) * self._rows_size)
             row, s1 = self._mem.hold("row", rows_before(self.plan, i))
             zero = self._mem.const(0)
-            copy = lambda r: self.packer.a_tile(self._rows, base, head, row, r, zero, self.c.size.k)  # noqa: E731
+            copy = lambda r: self.packer.a_tiles(self._rows, lambda body: body(base, row, r), head, zero, self.c.size.k)  # noqa: E731
             return seq(s0, s1, by_rows(self.plan, i, copy))
 
         return self._mem.loop(self.plan.tiles, tile, "i")
@@ -177,7 +178,9 @@ class Kernel:
 
             def kernel(rows: int) -> Stmt:
                 cells = Cells(rows, vectors, self.lanes, self.dtype, self.mem.const(0))
-                return multiply(self.mem, cells, k_extent, address, b, lambda c: begin(c, row), lambda c: end(c, row))
+                return multiply(
+                    self.mem, plan.target, cells, k_extent, address, b, lambda c: begin(c, row), lambda c: end(c, row)
+                )
 
             return seq(s0, s1, s2, by_rows(plan, i, kernel))
 

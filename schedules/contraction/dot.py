@@ -6,9 +6,9 @@ from typing import Any
 
 from tilegrad._base.tvm import tirx
 from tilegrad.schedules.contraction.micro import Address
-from tilegrad.schedules.contraction.pack import transposed
 from tilegrad.schedules.contraction.plan import Plan
 from tilegrad.schedules.contraction.tir import Memory, Stmt, bind, ramp, seq, when
+from tilegrad.schedules.contraction.turn import transposed
 from tilegrad.schedules.stages import Expr
 
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from tilegrad._base.target import Target
 from tilegrad._base.tvm import tirx
 from tilegrad.schedules.contraction.tir import Memory, Stmt, bind, ramp, seq
 from tilegrad.schedules.stages import Expr
 
 Address = Callable[[int, Expr], tuple[Any, Expr]]
 """(row or vector, k) -> (flat buffer, element)."""
+
+CLOBBER = "llvm.x86.avx.vzeroupper"
 
 
 class Cells:
@@ -49,8 +52,20 @@ class Cells:
         return [tirx.AllocBuffer(x) for row in self._buffers for x in row]
 
 
+def free_registers(target: Target) -> Stmt | None:
+    """Lets no value stay in a vector register from before to after it; None where registers are not scarce.
+
+    LLVM hoists the zeros that packing writes out of all loops and may keep them in registers while the micro-kernel runs.
+    With 16 registers two of them are two too many: accumulators then go through memory in the innermost loop, three times
+    as slow. vzeroupper clobbers all 16, and costs a cycle; what has to survive it is made again or reloaded after it.
+    """
+    scarce = target.arch == "x86_64" and target.vector_bytes == 32
+    return tirx.Evaluate(tirx.call_llvm_intrin("void", CLOBBER)) if scarce else None
+
+
 def multiply(
     memory: Memory,
+    target: Target,
     cells: Cells,
     k_extent: int | Expr,
     a: Address,
@@ -78,4 +93,4 @@ def multiply(
             out += [cells.put(r, v, cells.get(r, v) + product(var, columns[v])) for v in range(cells.vectors)]
         return seq(out)
 
-    return seq(cells.allocate(), begin(cells), memory.loop(k_extent, step, "k"), end(cells))
+    return seq(free_registers(target), cells.allocate(), begin(cells), memory.loop(k_extent, step, "k"), end(cells))

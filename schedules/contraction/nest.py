@@ -28,6 +28,9 @@ from tilegrad.schedules.contraction.tir import Memory, Stmt, both, part, ramp, s
 from tilegrad.schedules.stages import Expr, id_of
 from tilegrad.schedules.template import Scheduled
 
+PACKED_TOGETHER = 8
+"""Tiles of A: 6 or 14 rows each are a few cache lines of a row of K, and as many streams to write."""
+
 
 @dataclass(frozen=True)
 class Counts:
@@ -136,29 +139,50 @@ class Nest:
         return (groups + 1 - groups % 2) * 16
 
     def _pack_all_a(self) -> Stmt:
+        """Every tile of A, by all threads; a group of neighbouring tiles side by side along K.
+
+        Where a row of K holds few elements of one tile (6 floats are a third of a cache line), what its neighbours need lies
+        beside them: tile by tile every line would be fetched several times, and every few bytes from another page.
+        """
         p = self.p
+        blocks_ = p.size.batch * p.k_blocks
+        most = ceildiv(p.tiles, PACKED_TOGETHER)
+        if blocks_ % p.target.threads:  # equal work for all threads
+            most = min(p.tiles, ceildiv(most, p.target.threads) * p.target.threads)
+        group = ceildiv(p.tiles, most)
 
         def item(_: Expr, index: Expr) -> Stmt:
             begin = self._count()
-            tiles = self.now.tiles
-            tile = tirx.floormod(index, tiles)
-            block = tirx.floormod(tirx.floordiv(index, tiles), p.k_blocks)
-            batch = tirx.floordiv(index, tiles * p.k_blocks)
-            i, s0 = self.mem.hold("i", tile)
-            k0 = block * p.kc
-            place = (batch * p.k_blocks + block) * p.tiles + i if self._bounds("m") else index
-            base, s1 = self.mem.hold("base", place * (p.kc * p.slots))
-            row, s2 = self.mem.hold("row", self._row(i))
+            groups = blocks(self.now.tiles, group)
+            first, s0 = self.mem.hold("first", tirx.floormod(index, groups) * group)
+            outer, s1 = self.mem.hold("outer", tirx.floordiv(index, groups))
+            k0 = tirx.floormod(outer, p.k_blocks) * p.kc
+            batch = tirx.floordiv(outer, p.k_blocks)
+            count = clip(group, self.now.tiles, first)
             extent = self._k_extent(k0)
 
-            def last(rows: int) -> Stmt:
-                return self.pack.a_rows(self.packed_a, base, batch, self._last_rows(row, rows), k0, extent)
+            def place(i: Expr) -> tuple[Expr, Expr, list[Stmt]]:
+                base, s3 = self.mem.hold("base", (outer * p.tiles + i) * (p.kc * p.slots))
+                row, s4 = self.mem.hold("row", self._row(i))
+                return base, row, [*s3, *s4]
 
-            copy = self._by_rows(i, lambda r: self.pack.a_tile(self.packed_a, base, batch, row, r, k0, extent), last)
-            return seq(begin, s0, s1, s2, copy)
+            def tiles(body: Callable[[Expr, Expr, int], Stmt]) -> Stmt:
+                def tile(x: Expr) -> Stmt:
+                    i, s2 = self.mem.hold("i", first + x)
+                    base, row, binds = place(i)
+                    return seq(s2, binds, self._by_rows(i, lambda rows: body(base, row, rows), lambda _: seq()))
+
+                return self.mem.loop(count, tile, "tile")
+
+            copy = self.pack.a_tiles(self.packed_a, tiles, batch, k0, extent)
+            if not self._bounds("m"):
+                return seq(begin, s0, s1, copy)
+            base, row, binds = place(first + (count - 1))
+            rest = self.pack.a_rows(self.packed_a, base, batch, self._last_rows(row, p.slots), k0, extent)
+            return seq(begin, s0, s1, copy, binds, when(row + p.slots > self.now.m, rest))
 
         self._count(hold=False)
-        return self.mem.parallel(self.p.target.threads, self.now.batch * p.k_blocks * self.now.tiles, item)
+        return self.mem.parallel(p.target.threads, self.now.batch * p.k_blocks * blocks(self.now.tiles, group), item)
 
     def _last_rows(self, row: Expr, rows: int) -> list[Expr]:
         """The rows of the last tile from ``row``: those that are not wanted are its last one again."""
@@ -341,8 +365,8 @@ class Nest:
         begin = lambda c: when(first, c.clear(), c.load(self.partial, tile))  # noqa: E731
         end = lambda c: c.save(self.partial, tile)  # noqa: E731
         if self.c.pairs:
-            return multiply(self.mem, cells, k_extent, a, b, begin, end, lambda x, y: pairs.product(x, y, p.lanes))
-        return multiply(self.mem, cells, k_extent, a, b, begin, end)
+            return multiply(self.mem, p.target, cells, k_extent, a, b, begin, end, lambda x, y: pairs.product(x, y, p.lanes))
+        return multiply(self.mem, p.target, cells, k_extent, a, b, begin, end)
 
     # --- epilogue --------------------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from tilegrad.schedules.contraction.micro import Address
 from tilegrad.schedules.contraction.plan import Plan
 from tilegrad.schedules.contraction.runs import moves_by, runs_along
 from tilegrad.schedules.contraction.tir import Memory, Stmt, bind, both, ramp, seq, when
+from tilegrad.schedules.contraction.turn import transposed
 from tilegrad.schedules.stages import Expr, Iter
 
 
@@ -37,6 +38,8 @@ SHORT_RUN = 8
 STRIP = 256
 """Elements along K that are gathered before they are turned."""
 Run = Callable[[dict[Any, Expr], Sequence[Iter], Expr, Expr, Expr], Stmt]
+Tiles = Callable[[Callable[[Expr, Expr, int], Stmt]], Stmt]
+"""Emits what it is given for each of some tiles of A: where the tile's panel begins, its first row, its rows."""
 
 
 def style_of(c: Contraction) -> str:
@@ -85,43 +88,49 @@ class Packer:
 
     # --- A: tiles of rows, [k][slot] --------------------------------------------------------------------------
 
-    def a_tile(self, target: Any, base: Expr, batch: Expr, row: Expr, rows: int, k0: Expr, k_extent: int | Expr) -> Stmt:
-        """Pack ``rows`` rows from ``row``; element (k, r) goes to ``base + k * slots + r``."""
-        slots, op = self.p.slots, self.c.a
+    def a_tiles(self, target: Any, tiles: Tiles, batch: Expr, k0: Expr, k_extent: int | Expr) -> Stmt:
+        """Pack a K block of ``tiles``: element (k, r) of a tile goes to ``base + k * slots + r``."""
+        slots, op, mem = self.p.slots, self.c.a, self.mem
 
-        def element(r: Expr, k: Expr) -> Stmt:
-            value = self.value(op, self.env(batch=batch, m=row + r, k=k0 + k))
-            return tirx.BufferStore(target, value, [base + k * slots + r])
+        def element(base: Expr, row: Expr, k: Expr) -> Callable[[Expr], Stmt]:
+            def put(r: Expr) -> Stmt:
+                value = self.value(op, self.env(batch=batch, m=row + r, k=k0 + k))
+                return tirx.BufferStore(target, value, [base + k * slots + r])
+
+            return put
 
         if moves_by(op, self.c.m, (0, 1)):  # 6 rows are a vector of 4 and one of 2
 
-            def along_m(k: Expr) -> Stmt:
+            def along_m(put: Callable[[Expr], Stmt], rows: int) -> Stmt:
                 out, r = [], 0
                 while r < rows:
                     width = 1 << ((rows - r).bit_length() - 1)
-                    out.append(
-                        self.mem.vector(width, lambda x, r=r: element(x + r, k))  # type: ignore[misc]
-                        if width > 1
-                        else element(self.mem.const(r), k)
-                    )
+                    out.append(mem.vector(width, lambda x, r=r: put(x + r)) if width > 1 else put(mem.const(r)))  # type: ignore[misc]
                     r += width
                 return seq(out)
 
-            return self.mem.loop(k_extent, along_m, "k")
+            return mem.loop(k_extent, lambda k: tiles(lambda base, row, rows: along_m(element(base, row, k), rows)), "k")
         outer, inner = self._even(op)
         if not runs_along(op, self.c.k[-1]) or (product(inner) < SHORT_RUN and not op.guards):
-            return self.mem.loop(k_extent, lambda k: seq([element(self.mem.const(r), k) for r in range(rows)]), "k")
+
+            def one_by_one(put: Callable[[Expr], Stmt], rows: int) -> Stmt:
+                return seq([put(mem.const(r)) for r in range(rows)])
+
+            return mem.loop(k_extent, lambda k: tiles(lambda base, row, rows: one_by_one(element(base, row, k), rows)), "k")
         if not op.guards and moves_by(op, inner, (1,)):
-            return self._a_squares(target, base, batch, row, rows, k0, k_extent)
+            return self._a_squares(target, tiles, batch, k0, k_extent)
 
-        def one_row(r: Expr) -> Stmt:
-            env, binds = self.named(self.env(batch=batch, m=row + r))
-            return seq(binds, self._k_runs(op, env, k0, k_extent, target, lambda k: base + k * slots + r))
+        def by_rows(base: Expr, row: Expr, rows: int) -> Stmt:
+            def one_row(r: Expr) -> Stmt:
+                env, binds = self.named(self.env(batch=batch, m=row + r))
+                return seq(binds, self._k_runs(op, env, k0, k_extent, target, lambda k: base + k * slots + r))
 
-        return self.mem.loop(rows, one_row, "r")
+            return mem.loop(rows, one_row, "r")
+
+        return tiles(by_rows)
 
     def a_rows(self, target: Any, base: Expr, batch: Expr, rows: Sequence[Expr], k0: Expr, k_extent: int | Expr) -> Stmt:
-        """As ``a_tile`` for any rows, element by element."""
+        """Pack one tile of any rows, element by element; element (k, r) goes to ``base + k * slots + r``."""
 
         def element(r: int, row: Expr, k: Expr) -> Stmt:
             value = self.value(self.c.a, self.env(batch=batch, m=row, k=k0 + k))
@@ -145,46 +154,48 @@ class Packer:
         base, stmt = self.mem.hold("pa", start + row * row_step + k0 * k_step)
         return (lambda r, k: (self.mem.view(read.source), base + k * k_step + r * row_step)), [stmt]
 
-    def _a_squares(self, target: Any, base: Expr, batch: Expr, row: Expr, rows: int, k0: Expr, k_extent: int | Expr) -> Stmt:
+    def _a_squares(self, target: Any, tiles: Tiles, batch: Expr, k0: Expr, k_extent: int | Expr) -> Stmt:
         """Rows that are contiguous along K, a run at a time: squares of rows by K, turned in registers."""
         mem, op, slots = self.mem, self.c.a, self.p.slots
 
         def run(here: dict[Any, Expr], inner: Sequence[Iter], start: Expr, length: Expr, shift: Expr) -> Stmt:
-            whole = tirx.floordiv(length, SHORT_RUN)
-            n, s0 = mem.hold("n", whole)
+            n, s0 = mem.hold("n", tirx.floordiv(length, SHORT_RUN))
 
-            def at(r: Expr, x: Expr) -> Expr:
-                env = self.env(batch=batch, m=row + r) | here | decompose(inner, start + x)
-                return mem.flatten(op.expr, env)
+            def tile(base: Expr, row: Expr, rows: int) -> Stmt:
+                def at(r: Expr, x: Expr) -> Expr:
+                    env = self.env(batch=batch, m=row + r) | here | decompose(inner, start + x)
+                    return mem.flatten(op.expr, env)
 
-            def place(r: int, x: Expr) -> Expr:
-                return base + (shift + start + x) * slots + r
+                def place(r: int, x: Expr) -> Expr:
+                    return base + (shift + start + x) * slots + r
 
-            out: list[Any] = [s0]
-            r0 = 0
-            while r0 < rows:
-                width = min(SHORT_RUN, 1 << ((rows - r0).bit_length() - 1))
+                out: list[Any] = []
+                r0 = 0
+                while r0 < rows:
+                    width = min(SHORT_RUN, 1 << ((rows - r0).bit_length() - 1))
 
-                def squares(x: Expr, r0: int = r0, width: int = width) -> Stmt:
-                    return seq(
-                        [
-                            self._square(
-                                width,
-                                lambda i, lane, x0=x * SHORT_RUN + j: at(mem.const(r0 + i), x0 + lane),  # type: ignore[misc]
-                                lambda i, x0=x * SHORT_RUN + j: (target, place(r0, x0 + i)),  # type: ignore[misc]
-                            )
-                            for j in range(0, SHORT_RUN, width)
-                        ]
-                    )
+                    def squares(x: Expr, r0: int = r0, width: int = width) -> Stmt:
+                        return seq(
+                            [
+                                self._square(
+                                    width,
+                                    lambda i, lane, x0=x * SHORT_RUN + j: at(mem.const(r0 + i), x0 + lane),  # type: ignore[misc]
+                                    lambda i, x0=x * SHORT_RUN + j: (target, place(r0, x0 + i)),  # type: ignore[misc]
+                                )
+                                for j in range(0, SHORT_RUN, width)
+                            ]
+                        )
 
-                out.append(mem.loop(n, squares, "x"))
-                r0 += width
+                    out.append(mem.loop(n, squares, "x"))
+                    r0 += width
 
-            def rest(x: Expr) -> Stmt:
-                k = n * SHORT_RUN + x
-                return seq([tirx.BufferStore(target, at(mem.const(r), k), [place(r, k)]) for r in range(rows)])
+                def rest(x: Expr) -> Stmt:
+                    k = n * SHORT_RUN + x
+                    return seq([tirx.BufferStore(target, at(mem.const(r), k), [place(r, k)]) for r in range(rows)])
 
-            return seq(out, mem.loop(length - n * SHORT_RUN, rest, "x"))
+                return seq(out, mem.loop(length - n * SHORT_RUN, rest, "x"))
+
+            return seq(s0, tiles(tile))
 
         return self._runs(op, {}, k0, k_extent, run)
 
@@ -392,38 +403,3 @@ class Packer:
             return seq(s0, binds, mem.loop(s_last - s_first + 1, lambda s: segment(k_env, at, s_first + s), "seg"))
 
         return mem.loop(q.k_extent, one, "k")
-
-
-def transposed(rows: Sequence[Expr]) -> tuple[list[Stmt], list[Expr]]:
-    """Statements and the columns of a square of vectors, by log2(lanes) rounds of two-vector shuffles."""
-    lanes = len(rows)
-    out: list[Stmt] = []
-
-    def shuffle(a: Expr, b: Expr, picks: Sequence[int]) -> Expr:
-        value = tirx.Shuffle([a, b], [tirx.const(p, "int32") for p in picks])
-        var, stmt = bind("t", value)
-        out.append(stmt)
-        return var
-
-    current = []
-    for r in rows:
-        var, stmt = bind("t", r)
-        out.append(stmt)
-        current.append(var)
-    if lanes == 8:  # the sequence that AVX has single instructions for: unpack, unpack pairs, swap halves
-        lo, hi = [0, 8, 1, 9, 4, 12, 5, 13], [2, 10, 3, 11, 6, 14, 7, 15]
-        pair = [shuffle(current[i], current[i + 1], p) for i in range(0, 8, 2) for p in (lo, hi)]
-        even, odd = [0, 1, 8, 9, 4, 5, 12, 13], [2, 3, 10, 11, 6, 7, 14, 15]
-        quad = [shuffle(pair[i + j], pair[i + j + 2], p) for i in (0, 4) for j in (0, 1) for p in (even, odd)]
-        low, high = [0, 1, 2, 3, 8, 9, 10, 11], [4, 5, 6, 7, 12, 13, 14, 15]
-        return out, [shuffle(quad[i], quad[i + 4], p) for p in (low, high) for i in range(4)]
-    step = 1
-    while step < lanes:
-        nxt = list(current)
-        for i in range(lanes):
-            if not i & step:
-                a, b = current[i], current[i | step]
-                nxt[i] = shuffle(a, b, [x if not x & step else lanes + (x ^ step) for x in range(lanes)])
-                nxt[i | step] = shuffle(a, b, [x | step if not x & step else lanes + x for x in range(lanes)])
-        current, step = nxt, step * 2
-    return out, current
