@@ -13,6 +13,7 @@ from tilegrad._base.tvm import te, tirx
 from tilegrad.schedules.body import Views
 from tilegrad.schedules.elementwise.nest import Nest, elementwise_nest, side_by_side
 from tilegrad.schedules.finish import element_bytes
+from tilegrad.schedules.function import function_of
 from tilegrad.schedules.loops import seq
 from tilegrad.schedules.stages import Stage, create, id_of, inputs_outputs, stages, unrelated
 from tilegrad.schedules.template import Config, Scheduled, Workload
@@ -27,7 +28,7 @@ class ElementwiseTemplate:
     name = "elementwise/1"
 
     def match(self, func: tirx.PrimFunc) -> Workload | None:
-        """Any kernel of spatial stages, keyed by its outputs' shapes and its operations' count."""
+        """Any kernel of spatial stages, keyed by its parameters' shapes and its function."""
         found = stages(func)
         if found is None or any(s.reduce for s in found):
             return None
@@ -38,6 +39,7 @@ class ElementwiseTemplate:
             "inputs": [[int(d) for d in b.shape] for b in ins],
             "dtypes": [str(b.dtype) for b in [*ins, *outs]],
             "stages": len(found),
+            "function": function_of(found),
         }
         return Workload("elementwise", fields, 0, sum(sizes))
 

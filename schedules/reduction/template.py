@@ -14,6 +14,7 @@ from tilegrad.schedules.body import Body, Views
 from tilegrad.schedules.elementwise.nest import elementwise_nest
 from tilegrad.schedules.elementwise.template import group_by_shape
 from tilegrad.schedules.finish import element_bytes
+from tilegrad.schedules.function import function_of
 from tilegrad.schedules.loops import PARALLEL_WORK, loop, seq
 from tilegrad.schedules.reduction.columns import ColumnGroup
 from tilegrad.schedules.reduction.passes import survey
@@ -30,7 +31,7 @@ class ReductionTemplate:
     name = "reduction/1"
 
     def match(self, func: tirx.PrimFunc) -> Workload | None:
-        """Any kernel of stages, keyed by the shapes of its parameters and of its reductions."""
+        """Any kernel of stages, keyed by its function and the shapes of its parameters and reductions."""
         found = stages(func)
         if found is None or not any(s.reduce for s in found):
             return None
@@ -45,6 +46,7 @@ class ReductionTemplate:
             "shapes": [[int(d) for d in b.shape] for b in outs],
             "dtypes": [str(b.dtype) for b in [*ins, *outs]],
             "stages": len(found),
+            "function": function_of(found),
         }
         flops = sum(pymath.prod(s.shape) * pymath.prod(i.extent for i in s.reduce) for s in reductions)
         return Workload("reduction", fields, flops, sum(sizes))
