@@ -69,16 +69,15 @@ def _convolution(kind: str, x: tuple[int, ...], w: tuple[int, ...], y: tuple[int
     return make
 
 
-_IMAGE, _KERNEL, _OUT = (2, 128, 14, 14), (256, 128, 3, 3), (2, 256, 14, 14)
 WORKLOADS: dict[str, Callable[[], Any]] = {
     "square": product((320, 320), (320, 320)),
     "skinny": product((16, 512), (512, 1024)),
     "nt": product((128, 784), (512, 784), turn_b=True),
     "tn": product((512, 256), (512, 384), turn_a=True),
     "batched": product((3, 192, 256), (3, 256, 320)),
-    "conv_forward": _convolution("forward", _IMAGE, _KERNEL, _OUT, padding=1),
-    "conv_by_data": _convolution("by_data", _IMAGE, _KERNEL, _OUT, padding=1),
-    "conv_by_weight": _convolution("by_weight", _IMAGE, _KERNEL, _OUT, padding=1),
+    "conv_forward": _convolution("forward", (2, 128, 14, 14), (256, 128, 3, 3), (2, 256, 14, 14), padding=1),
+    "conv_by_data": _convolution("by_data", (1, 256, 28, 28), (64, 256, 3, 3), (1, 64, 28, 28), padding=1),
+    "conv_by_weight": _convolution("by_weight", (1, 64, 28, 28), (128, 64, 3, 3), (1, 128, 28, 28), padding=1),
 }
 
 
@@ -126,7 +125,8 @@ def sweep(name: str, seconds: float, beyond: bool) -> bool:
     known = load(name) if recorded(name) or log_of(name).exists() else []
     inside = {canonical(r.config) for r in known if r.run != "outside"}
     done = all(k in inside for k in space.keys) and any(r.run == "top" for r in known)
-    if done and (not beyond or any(r.run == "outside" for r in known)):
+    tried = {canonical(r.config) for r in known if r.run == "outside"}
+    if done and (not beyond or all(canonical(c) in tried for c in outside(space))):
         return True
     if recorded(name):
         log_of(name).write_bytes(gzip.decompress((FOLDER / f"{name}.jsonl.gz").read_bytes()))
