@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import mmap
+import threading
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -125,18 +125,19 @@ def load(directory: str | Path, num_threads: int | None = None) -> Loaded:
         raise LibraryError(f"package {folder}", "a manifest that lists no library or no parameters", "an exported package")
     code, parameters = (_File(folder / name, manifest["files"][name]) for name in (path.name, PARAMETERS))
     code.verify()
+    code.check()
     arch = elf.machine(code.data[:64])
     if arch != manifest["target"]["arch"]:
         raise LibraryError(f"library {path}", f"a file for {arch}", manifest["target"]["arch"], "Export the package again.")
-    beside = ThreadPoolExecutor(1)  # hashing lets other threads run; a package whose parameters are wrong is not returned
-    verified = beside.submit(parameters.verify)
+    beside = threading.Thread(target=parameters.verify)  # hashing lets other threads run
+    beside.start()
     try:
         library = Library(path.absolute(), manifest)
         loaded = Loaded(library, library.context(num_threads))
         loaded._take(safetensors.parse(parameters.data, parameters.path))
     finally:
-        beside.shutdown()
-        verified.result()  # its error comes first: whatever else went wrong may be due to it
+        beside.join()
+        parameters.check()  # its error comes first: whatever else went wrong may be due to it
     return loaded
 
 
@@ -174,7 +175,7 @@ class _File:
     """A file of a package, mapped, and what the manifest says of it."""
 
     def __init__(self, path: Path, expected: Mapping[str, Any]) -> None:
-        self.path, self.expected = path, expected
+        self.path, self.expected, self._found = path, expected, ""
         try:
             with path.open("rb") as file:
                 self.data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -182,8 +183,12 @@ class _File:
             raise LibraryError(f"package file {path}", f"{e}", "a complete package", "Copy or export it again.") from e
 
     def verify(self) -> None:
-        """Raises LibraryError unless size and checksum are right."""
+        """Compute the checksum."""
+        self._found = hashlib.sha256(self.data).hexdigest()
+
+    def check(self) -> None:
+        """Raises LibraryError unless ``verify`` found what the manifest says."""
         wanted = self.expected["sha256"]
-        if len(self.data) != self.expected["bytes"] or hashlib.sha256(self.data).hexdigest() != wanted:
+        if self._found != wanted:
             got = "a wrong checksum: it is damaged or incomplete"
             raise LibraryError(f"package file {self.path}", got, wanted[:16] + "...", "Copy it again.")
