@@ -27,8 +27,13 @@ _EXPENSIVE = {*_UNARY, *_BINARY, "sqrt", "rsqrt"}
 
 def lower(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """``func`` with every call this module knows replaced by arithmetic, and integer division that cannot trap."""
-    body = tvm_ffi.structural_map(func.body, (ir.Call, expand))
+    body = tvm_ffi.structural_map(func.body, [(ir.Call, expand), (tirx.Mod, _remainder)])
     return func.with_body(tvm_ffi.structural_map(body, [(kind, _safe_division) for kind in _QUOTIENTS + _REMAINDERS]))
+
+
+def _remainder(e: Any) -> Expr:
+    """The truncated remainder of floats, which TVM would make a call of the C library's only behind this step."""
+    return expand(tirx.fmod(e.a, e.b)) if _is_float(e.a) else e
 
 
 _QUOTIENTS, _REMAINDERS = (tirx.FloorDiv, tirx.Div), (tirx.FloorMod, tirx.Mod)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -112,7 +114,8 @@ def test_angle() -> None:
     assert not libm_calls(kernel)
 
 
-def test_remainder_is_exact() -> None:
+@pytest.mark.parametrize("function", [tirx.fmod, tirx.truncmod])
+def test_remainder_is_exact(function: Callable[..., Any]) -> None:
     """C's fmod has no rounding: the same bits as NumPy's for any two floats, quotients of 2^276 included."""
     rng = np.random.default_rng(3)
     x, y = (a.ravel() for a in np.meshgrid(EDGES, EDGES))
@@ -122,7 +125,7 @@ def test_remainder_is_exact() -> None:
     near = rng.uniform(-1000, 1000, N - m - len(x)), np.round(rng.uniform(-40, 40, N - m - len(x))) / 8
     x, y = (np.concatenate([e, b, n]).astype(np.float32) for e, b, n in zip((x, y), bits, near, strict=True))
     a, b = tensor(N, name="a"), tensor(N, name="b")
-    kernel = Kernel([a, b], te.compute((N,), lambda i: tirx.fmod(a[i], b[i]), name="y"))
+    kernel = Kernel([a, b], te.compute((N,), lambda i: function(a[i], b[i]), name="y"))
     with np.errstate(all="ignore"):
         want = np.fmod(x, y)
     got = kernel(x, y)
