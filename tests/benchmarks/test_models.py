@@ -8,6 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from benchmarks import train_step  # noqa: E402
 from benchmarks.models import nets, ours  # noqa: E402
 from benchmarks.models.pytorch import training  # noqa: E402
 from benchmarks.models.tasks import TASKS, save_weights  # noqa: E402
@@ -38,6 +39,20 @@ def test_curves_are_judged_by_the_exact_one() -> None:
     assert not compared([2.0, 1.004, 0.5], [2.0, 1.0, 0.4995], exact)["curve_as_good"]
     assert compared([2.0 + 1e-6, 1.0, 0.5], exact, exact)["curve_as_good"]
     assert not compared([2.0 + 1e-5, 1.0, 0.5], exact, exact)["curve_as_good"]
+
+
+def test_the_exact_curve_is_computed_where_the_others_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def apart(_: str, who: str, kwargs: dict[str, str]) -> list[float]:
+        asked.append((who, kwargs.get("dtype")))
+        return [2.0, 1.001 if kwargs["model"] == "far" and who == "ours" else 1.0]
+
+    monkeypatch.setattr(train_step, "_apart", apart)
+    assert train_step.curves({"model": "near"}, {"model": "near"}) == {"curve_max_rel_diff": 0.0, "curve_as_good": True}
+    assert asked == [("ours", None), ("pytorch", None)]
+    assert not train_step.curves({"model": "far"}, {"model": "far"})["curve_as_good"]
+    assert asked[-1] == ("pytorch", "float64")
 
 
 def test_curves_of_a_small_model_are_those_of_pytorch(tmp_path: Path) -> None:
