@@ -72,7 +72,8 @@ class _Planner:
         )  # a run of pieces after its whole
         joined = {n.index for n in joins if self._place_run(n) or self._place_pieces(n)}
         for node in self.low.nodes:
-            if node.part is not None and self._is_temp(self._source(node.args[0])):
+            placed = node.outs[0] in self.place  # a result, returned as it is or reshaped: to be written there
+            if node.part is not None and not placed and self._is_temp(self._source(node.args[0])):
                 self.place[node.outs[0]] = self._part(node)
             elif node.index not in joined and (node.kind != "view" or node.part is not None):
                 self._step(node)

@@ -85,3 +85,17 @@ def test_unrolled_steps_share_their_kernels() -> None:
     b.output("h", h)
     program = lower(b.finish())
     assert len(program.kernels) <= 3, program.text()
+
+
+@pytest.mark.parametrize("shape", [(32,), (2, 16)], ids=str)
+def test_a_part_that_is_a_result_is_written_to_it(shape: tuple[int, ...]) -> None:
+    b = GraphBuilder()
+    x, w = b.input("x", (6, 32), "float32"), b.input("w", (32, 32), "float32")
+    y = b.emit(op.matmul(x, w))
+    b.output("row", b.emit(op.reshape(b.emit(sliced(y, 0, 2, 3)), shape)))
+    b.output("next", b.emit(op.matmul(y, w)))
+    graph = b.finish()
+    rng = np.random.default_rng(0)
+    args = {"x": rng.standard_normal((6, 32)).astype("float32"), "w": rng.standard_normal((32, 32)).astype("float32")}
+    found = build_graphs({"f": graph}, logs=[]).library.context().run("f", args)
+    np.testing.assert_allclose(found["row"], (args["x"] @ args["w"])[2].reshape(shape), rtol=1e-4, atol=1e-4)
