@@ -161,8 +161,8 @@ class Pool:
 
     def _ask(self, worker: subprocess.Popen[str], name: str) -> dict[str, Any] | None:
         assert worker.stdin is not None and worker.stdout is not None
-        timer = threading.Timer(SECONDS_PER_OPERATOR, worker.kill)
-        timer.start()
+        done = threading.Event()
+        threading.Thread(target=_kill_after, args=(worker, done), daemon=True).start()
         try:
             worker.stdin.write(name + "\n")
             worker.stdin.flush()
@@ -173,7 +173,15 @@ class Pool:
         except BrokenPipeError:
             return None
         finally:
-            timer.cancel()
+            done.set()
+
+
+def _kill_after(worker: subprocess.Popen[str], done: threading.Event) -> None:
+    """End a worker that takes too long. Seconds are counted one by one, so that time in which everything is suspended is none."""
+    for _ in range(SECONDS_PER_OPERATOR):
+        if done.wait(1):
+            return
+    worker.kill()
 
 
 if __name__ == "__main__":
