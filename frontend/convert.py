@@ -65,6 +65,7 @@ def to_graph(rec: Recording, ports: Mapping[Node, Port], outputs: Sequence[Outpu
     """Emit the recording. Inputs appear in the order of ``ports``; a leaf without a port becomes a constant."""
     from tilegrad._base.tvm import relax
     from tilegrad.relax_ext.graph import GraphBuilder
+    from tilegrad.relax_ext.ops.reshape import reshape
 
     builder = GraphBuilder()
     exprs: dict[Node, Any] = {}
@@ -93,7 +94,7 @@ def to_graph(rec: Recording, ports: Mapping[Node, Port], outputs: Sequence[Outpu
     for out in outputs:
         expr = exprs[out.node]
         if not isinstance(expr, relax.Var) or expr in seen or out.node in ports:  # every result is an array of its own
-            expr = builder.emit(relax.op.reshape(expr, out.node.type.shape))
+            expr = builder.emit(reshape(expr, out.node.type.shape))
         seen.add(expr)
         builder.output(out.name, expr, out.updates)
     return builder.finish()

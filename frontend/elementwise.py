@@ -65,6 +65,16 @@ def _comparison(op: str, doc: str) -> _Binary:
     return f
 
 
+def _logical(name: str, doc: str) -> _Binary:
+    def f(a: Any, b: Any) -> Tensor:
+        na, nb = (cast(node_of(v), "bool") for v in (a, b))
+        return wrap(record(f"logical_{name}", (na, nb)))
+
+    f.__name__ = f.__qualname__ = f"logical_{name}"
+    f.__doc__ = doc + " Shapes broadcast."
+    return f
+
+
 def _bitwise(name: str, sign: str) -> _Binary:
     def f(a: Any, b: Any) -> Tensor:
         na, nb = operands(a, b)
@@ -92,9 +102,9 @@ less = _comparison("less", "``a < b``, boolean.")
 less_equal = _comparison("less_equal", "``a <= b``, boolean.")
 greater = _comparison("greater", "``a > b``, boolean.")
 greater_equal = _comparison("greater_equal", "``a >= b``, boolean.")
-logical_and = _binary("logical_and", "Both true.")
-logical_or = _binary("logical_or", "Either true.")
-logical_xor = _binary("logical_xor", "Exactly one true.")
+logical_and = _logical("and", "Both true (not zero).")
+logical_or = _logical("or", "Either true (not zero).")
+logical_xor = _logical("xor", "Exactly one true (not zero).")
 bitwise_and, bitwise_or, bitwise_xor = _bitwise("and", "&"), _bitwise("or", "|"), _bitwise("xor", "^")
 right_shift = _binary("right_shift", "``a >> b`` of whole numbers.")
 left_shift = _binary("left_shift", "``a << b`` of whole numbers.")
@@ -170,7 +180,11 @@ isnan, isinf, isfinite = (
     _unary("isinf", "Is infinite."),
     _unary("isfinite", "Is neither NaN nor infinite."),
 )
-logical_not = _unary("logical_not", "Not, of booleans.", floats=False)
+
+
+def logical_not(x: Any) -> Tensor:
+    """Whether it is zero (false)."""
+    return wrap(record("logical_not", (cast(node_of(x), "bool"),)))
 
 
 def clip(x: Any, low: builtins.float | None = None, high: builtins.float | None = None) -> Tensor:

@@ -70,7 +70,7 @@ def _bad(k: Any) -> IndexingError:
 
 
 def _index_arrays(k: Any) -> list[Tensor]:
-    k = as_tensor(k)
+    k = as_tensor(np.zeros(np.shape(k), np.int64) if isinstance(k, list) and not np.size(k) else k)
     if k.dtype == "bool":
         return [as_tensor(a) for a in np.nonzero(k.numpy())]
     if k.dtype.startswith("float"):

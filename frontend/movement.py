@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from tilegrad._base.errors import IndexingError, ShapeError
+from tilegrad._base.errors import IndexingError, ShapeError, UsageError
 from tilegrad.frontend import dtypes
 from tilegrad.frontend.apply import Axes, apply, as_tensor, axes_of, cast, node_of, several, wrap
 from tilegrad.frontend.recording import fail_line, limit, record
@@ -64,7 +64,7 @@ def permute(x: Any, axes: Sequence[int]) -> Tensor:
     """Axis ``i`` of the result is axis ``axes[i]`` of ``x``."""
     node = node_of(x)
     rank = len(node.type.shape)
-    if sorted(a % rank for a in axes if -rank <= a < rank) != list(range(rank)):
+    if len(axes) != rank or sorted(a % rank for a in axes if -rank <= a < rank) != list(range(rank)):
         raise ShapeError(fail_line() + "permute, argument 'axes'", f"{tuple(axes)} for {rank} axes", "every axis exactly once")
     return wrap(record("permute_dims", (node,), (tuple(a % rank for a in axes),)))
 
@@ -124,8 +124,13 @@ def split(x: Any, size: int | Sequence[int], axis: int = 0) -> list[Tensor]:
     x = as_tensor(x)
     (a,) = axes_of(axis, x.ndim, "split")
     n = x.shape[a]
-    sizes = [builtins.min(size, n - i) for i in range(0, n, size)] if isinstance(size, int) else list(size)
-    if sum(sizes) != n or not sizes:
+    if isinstance(size, int):
+        if size < 1 and not size == n == 0:
+            raise ShapeError(fail_line() + "split, argument 'size'", f"{size} for {n} elements", "at least 1")
+        sizes = [builtins.min(size, n - i) for i in range(0, n, size)] if n else [0]
+    else:
+        sizes = list(size)
+    if sum(sizes) != n or not sizes or builtins.min(sizes) < 0:
         raise ShapeError(fail_line() + "split, argument 'size'", f"{size} for {n} elements", f"sizes that add up to {n}")
     starts = [sum(sizes[:i]) for i in range(len(sizes))]
     return [piece(x, a, s, s + d) for s, d in zip(starts, sizes, strict=True)]
@@ -140,7 +145,9 @@ def chunk(x: Any, chunks: int, axis: int = 0) -> list[Tensor]:
     """About equal pieces along the axis."""
     x = as_tensor(x)
     (a,) = axes_of(axis, x.ndim, "chunk")
-    return split(x, -(-x.shape[a] // chunks), a)
+    if not isinstance(chunks, int) or chunks < 1:
+        raise UsageError(fail_line() + "chunk, argument 'chunks'", repr(chunks), "a whole number of at least 1")
+    return split(x, -(-x.shape[a] // chunks) if x.shape[a] else [0] * chunks, a)
 
 
 def flip(x: Any, axis: Axes = None) -> Tensor:
@@ -162,7 +169,10 @@ def roll(x: Any, shift: int, axis: int) -> Tensor:
 
 def tile(x: Any, repeats: Shape) -> Tensor:
     """Copies side by side along each axis."""
-    return apply("tile", x, attrs=(_tuple(repeats),))
+    x, times = as_tensor(x), _tuple(repeats)
+    if builtins.min(times, default=0) < 0:
+        raise UsageError(fail_line() + "tile, argument 'repeats'", str(repeats), "0 or more")
+    return apply("tile", x, attrs=((1,) * (x.ndim - len(times)) + times,))
 
 
 def repeat(x: Any, repeats: int, axis: int) -> Tensor:
@@ -174,17 +184,40 @@ def repeat(x: Any, repeats: int, axis: int) -> Tensor:
 
 def pad(x: Any, widths: Sequence[tuple[int, int]], value: float = 0.0, mode: str = "constant") -> Tensor:
     """``(before, after)`` elements added per axis: ``value``, or by ``mode`` 'reflect', 'replicate' or 'circular'."""
+    x = as_tensor(x)
+    if len(widths) != x.ndim or any(w < 0 for pair in widths for w in pair):
+        raise ShapeError(
+            fail_line() + "pad, argument 'widths'",
+            f"{widths} for {x.ndim} axes",
+            "a pair (before, after) of at least 0 for every axis",
+        )
+    if mode not in _PAD_MODES:
+        raise UsageError(fail_line() + "pad, argument 'mode'", repr(mode), "one of " + ", ".join(map(repr, _PAD_MODES)))
+    most = {"reflect": -1, "circular": 0}.get(mode, math.inf)
+    for n, pair in zip(x.shape, widths, strict=True):
+        if any(w > builtins.max(n + most, 0) for w in pair) or (mode != "constant" and n == 0 and any(pair)):
+            raise ShapeError(fail_line() + f"pad by {mode}, argument 'widths'", f"{pair} for {n} elements", f"at most {n + most}")
     flat = tuple(int(w) for pair in widths for w in pair)
     return apply("pad", x, attrs=(flat, mode, float(value)))
 
 
+_PAD_MODES = ("constant", "reflect", "replicate", "circular")
+
+
 def tril(x: Any, diagonal: int = 0) -> Tensor:
     """The lower triangle, zero above the diagonal."""
+    _matrices(x, "tril")
     return apply("tril", x, attrs=(diagonal,))
+
+
+def _matrices(x: Any, op: str) -> None:
+    if len(node_of(x).type.shape) < 2:
+        raise ShapeError(fail_line() + op, f"shape {node_of(x).type.shape}", "at least two axes")
 
 
 def triu(x: Any, diagonal: int = 0) -> Tensor:
     """The upper triangle, zero below the diagonal."""
+    _matrices(x, "triu")
     return apply("triu", x, attrs=(diagonal,))
 
 

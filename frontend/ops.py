@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilegrad._base.tvm import relax
+from tilegrad.relax_ext.ops.reshape import reshape
 
 R = relax.op
 NN = relax.op.nn
@@ -87,7 +88,7 @@ _add(
 # ***** shape and data movement *****
 _add(
     "a shape with as many elements as the array",
-    reshape=lambda x, shape: R.reshape(x, shape),
+    reshape=reshape,
 )
 _add("a shape that the array broadcasts to", broadcast_to=lambda x, shape: R.broadcast_to(x, shape))
 _add("every axis of the array exactly once", permute_dims=lambda x, axes: R.permute_dims(x, list(axes)))

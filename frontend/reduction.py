@@ -22,11 +22,15 @@ def _reduction(op: str, x: Any, axis: Axes, keepdims: builtins.bool, whole: str 
     if whole is not None and node.type.dtype not in FLOATS:
         node = cast(node, whole)
     axes = axes_of(axis, len(node.type.shape), op)
-    if op in ("max", "min"):
-        _some(op, node.type.shape, axes)
     if not axes:
         return wrap(record("reshape", (node,), (node.type.shape,)))
     return wrap(record(op, (node,), (None if axis is None else axes, keepdims)))
+
+
+def _extreme(op: str, x: Any, axis: Axes, keepdims: builtins.bool) -> Tensor:
+    x = as_tensor(x)
+    _some(op, x.shape, axes_of(axis, x.ndim, op))
+    return _reduction(op, x, axis, keepdims)
 
 
 def _some(op: str, shape: Sequence[builtins.int], axes: Sequence[builtins.int]) -> None:
@@ -50,7 +54,7 @@ def max(x: Any, axis: Axes = None, keepdims: builtins.bool = False) -> Tensor:
     The gradient is shared evenly among ties, and among the NaNs of the whole array. With axes given it is NaN throughout a
     slice that holds a NaN.
     """
-    return _reduction("max", x, axis, keepdims)
+    return _extreme("max", x, axis, keepdims)
 
 
 def min(x: Any, axis: Axes = None, keepdims: builtins.bool = False) -> Tensor:
@@ -59,7 +63,7 @@ def min(x: Any, axis: Axes = None, keepdims: builtins.bool = False) -> Tensor:
     The gradient is shared evenly among ties, and among the NaNs of the whole array. With axes given it is NaN throughout a
     slice that holds a NaN.
     """
-    return _reduction("min", x, axis, keepdims)
+    return _extreme("min", x, axis, keepdims)
 
 
 def prod(x: Any, axis: Axes = None, keepdims: builtins.bool = False) -> Tensor:
@@ -94,21 +98,19 @@ def _length(square: Tensor) -> Tensor:
 
 
 def all(x: Any, axis: Axes = None, keepdims: builtins.bool = False) -> Tensor:
-    """Whether all are true (not zero)."""
-    return min(astype(astype(x, "bool"), "uint8"), axis, keepdims) != 0
+    """Whether all are true (not zero); of no elements, true."""
+    return _reduction("min", astype(astype(x, "bool"), "uint8"), axis, keepdims) != 0
 
 
 def any(x: Any, axis: Axes = None, keepdims: builtins.bool = False) -> Tensor:
-    """Whether one is true (not zero)."""
-    return max(astype(astype(x, "bool"), "uint8"), axis, keepdims) != 0
+    """Whether one is true (not zero); of no elements, false."""
+    return _reduction("max", astype(astype(x, "bool"), "uint8"), axis, keepdims) != 0
 
 
 def logsumexp(x: Any, axis: Axes = None, keepdims: builtins.bool = False) -> Tensor:
     """``log(sum(exp(x)))``, without overflow; minus infinity over no elements."""
     x = as_tensor(x)
-    if 0 in [x.shape[a] for a in axes_of(axis, x.ndim, "logsumexp")]:
-        return log(sum(exp(x), axis, keepdims))
-    top = max(x, axis, True).detach()
+    top = _reduction("max", x, axis, True).detach()
     top = where(isfinite(top), top, 0.0)
     total = log(sum(exp(x - top), axis, True)) + top
     return total if keepdims else squeeze(total, axes_of(axis, x.ndim, "logsumexp"))

@@ -24,12 +24,6 @@ def _ints(values: Any) -> tuple[int, ...]:
     return tuple(int(v) for v in values)
 
 
-def _constant(bb: relax.BlockBuilder, call: relax.Call, value: float) -> relax.Expr:
-    """The call's result filled with one value: a sum or mean of no elements."""
-    shape, dtype = _ints(call.ty.shape), str(call.ty.dtype)
-    return bb.call_te(lambda: te.compute(shape, lambda *_: tirx.const(value, dtype), name="full"), primfunc_name_hint="full")
-
-
 def _clip(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     """Bounds in the tensor's own type; upstream's are float32."""
     dtype = str(call.ty.dtype)
@@ -41,22 +35,14 @@ def _clip(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     return bb.call_te(clip, call.args[0], primfunc_name_hint="clip")
 
 
-def _mean(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    if 0 in _ints(call.args[0].ty.shape) and 0 not in _ints(call.ty.shape):
-        return _constant(bb, call, float("nan"))
-    return call.op.get_attr("FLegalize")(bb, call)
-
-
 def _matmul(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    if int(call.args[0].ty.shape[-1]) == 0:
-        return _constant(bb, call, 0.0)
     return bb.call_te(matmul, call.args[0], call.args[1], out_dtype=str(call.ty.dtype), primfunc_name_hint="matmul")
 
 
 def _concat(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     parts = list(call.args[0].fields) if isinstance(call.args[0], relax.Tuple) else []
     axis = int(call.attrs.axis) % len(call.ty.shape) if call.attrs.axis is not None else 0
-    if any(d != 1 for d in _ints(call.ty.shape)[:axis]) or len(parts) < 2 or 0 in _ints(call.ty.shape):
+    if any(d != 1 for d in _ints(call.ty.shape)[:axis]) or len(parts) < 2:
         return call.op.get_attr("FLegalize")(bb, call)
     return bb.call_te(join, parts, axis, primfunc_name_hint="concatenate")
 
@@ -96,9 +82,6 @@ LEGALIZE: dict[str, Legalize] = {
     "relax.divide": _by_zero("divide", topi.divide),
     "relax.clip": _clip,
     "relax.concat": _concat,
-    "relax.mean": _mean,
-    "relax.variance": _mean,
-    "relax.std": _mean,
     "relax.matmul": _matmul,
     "relax.nn.conv1d": _conv("NCW"),
     "relax.nn.conv2d": _conv("NCHW"),

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from tilegrad._base.tvm import relax, tvm
 from tilegrad.relax_ext.combine import combine
+from tilegrad.relax_ext.drop_empty import drop_empty
 from tilegrad.relax_ext.fold_transposes import fold_transposes
 from tilegrad.relax_ext.fuse import fuse
 from tilegrad.relax_ext.graph import Graph
@@ -22,6 +23,7 @@ Phase = Callable[[tvm.IRModule], tvm.IRModule]
 
 PHASES: tuple[tuple[str, Phase], ...] = (
     ("simplify", relax.transform.DeadCodeElimination()),
+    ("drop empty", drop_empty),
     ("share", share),
     ("join pieces", join_pieces),
     ("fold transposes", fold_transposes),

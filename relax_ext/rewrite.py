@@ -27,8 +27,8 @@ class Scope:
 
     def emit(self, expr: relax.Expr) -> relax.Var:
         """Bind an expression in the new main."""
-        if isinstance(expr, relax.Var):
-            return expr
+        if isinstance(expr, (relax.Var, relax.Tuple)):  # a rule may answer with the elements of a tuple
+            return relax.Tuple([self.emit(f) for f in expr.fields]) if isinstance(expr, relax.Tuple) else expr
         var = self.builder.emit(expr)
         self.bound[var] = self.builder.lookup_binding(var)
         return var
@@ -61,6 +61,8 @@ def rewrite(mod: tvm.IRModule, rule: Rule) -> tvm.IRModule:
     for block in main.body.blocks:
         for b in block.bindings:
             value = _with(b.value, new)
+            if isinstance(value, relax.TupleGetItem) and isinstance(value.tuple_value, relax.Tuple):
+                value = value.tuple_value.fields[value.index]
             replacement = rule(scope, b.var, value) if isinstance(value, relax.Call) else None
             new[b.var] = scope.emit(value if replacement is None else replacement)
             scope.note(new[b.var], b.var)

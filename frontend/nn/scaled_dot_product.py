@@ -37,7 +37,7 @@ def scaled_dot_product_attention(
     _check_attention(q, k, v, mask)
     if enable_gqa:
         k, v = (F.repeat(x, q.shape[-3] // x.shape[-3], -3) for x in (k, v))
-    scale = 1.0 / math.sqrt(q.shape[-1]) if scale is None else float(scale)
+    scale = 1.0 / math.sqrt(max(q.shape[-1], 1)) if scale is None else float(scale)
     if mask is not None and mask.dtype == "bool":
         mask = F.where(mask, 0.0, -math.inf)
     if dropout_p:

@@ -17,6 +17,7 @@ from tilegrad.frontend.pytorch.table import load_rules, overload_name
 from tilegrad.frontend.pytorch.tensors import to_numpy
 from tilegrad.frontend.pytorch.unsupported import Unsupported, user_line
 from tilegrad.relax_ext.graph import Graph, GraphBuilder
+from tilegrad.relax_ext.ops.reshape import reshape
 from tilegrad.relax_ext.vjp.values import Tape, Value
 
 log = logging.getLogger(__name__)
@@ -173,7 +174,7 @@ def add_outputs(builder: GraphBuilder, outputs: Sequence[tuple[str, relax.Expr, 
         if expr not in bound:
             shape = tuple(int(d) for d in expr.ty.shape)
             if isinstance(expr, relax.Var):
-                expr = builder.emit(relax.op.reshape(expr, shape))
+                expr = builder.emit(reshape(expr, shape))
             else:
                 expr = builder.emit(relax.op.broadcast_to(expr, shape))
         bound.discard(expr)

@@ -17,6 +17,7 @@ from tilegrad.relax_ext.ops.pooling import (
 )
 from tilegrad.relax_ext.ops.random import dropout, random_key, random_uniform
 from tilegrad.relax_ext.ops.register import REGISTERED, register
+from tilegrad.relax_ext.ops.reshape import reshape
 
 __all__ = [
     "REGISTERED",
@@ -38,6 +39,7 @@ __all__ = [
     "random_uniform",
     "register",
     "reinterpret",
+    "reshape",
     "stop_gradient",
     "take_backward",
     "window_gather",

@@ -84,7 +84,7 @@ def _diagonal(labels: str, x: Value) -> tuple[str, Value]:
         while labels.count(c) > 1:
             i, j = labels.index(c), labels.rindex(c)
             size = x.shape[i]
-            eye = F.reshape(x.tape.bind(_eye(size, x.dtype)), [size if a in (i, j) else 1 for a in range(x.ndim)])
+            eye = x.tape.bind(_eye(size, x.dtype)).reshape([size if a in (i, j) else 1 for a in range(x.ndim)])
             x = (x * eye).sum([j])
             labels = labels[:j] + labels[j + 1 :]
     return labels, x

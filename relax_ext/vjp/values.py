@@ -16,6 +16,7 @@ import numpy as np
 from tilegrad._base.tvm import ir, relax
 from tilegrad.relax_ext.graph import GraphBuilder
 from tilegrad.relax_ext.ops.register import plain
+from tilegrad.relax_ext.ops.reshape import reshape
 from tilegrad.relax_ext.vjp.expressions import Number, key, op_name, permutation, scalar_constant, shape_of, used_vars
 
 
@@ -212,11 +213,11 @@ class Value:
     def reshape(self, shape: Sequence[int]) -> Value:
         """The same elements in another shape (-1: what is left); a reshape of a reshape becomes one, or none."""
         known = prod(d for d in shape if d != -1)
-        shape = tuple(prod(self.shape) // known if d == -1 else int(d) for d in shape)
+        shape = tuple(prod(self.shape) // max(known, 1) if d == -1 else int(d) for d in shape)
         source, inner = self, self._made_by()
         if shape != self.shape and isinstance(inner, ir.Call) and op_name(inner) == "relax.reshape":
             source = Value(self.tape, inner.args[0])
-        return source if shape == source.shape else F.reshape(source, shape)
+        return source if shape == source.shape else self.tape.bind(reshape(source.expr, shape))
 
     def broadcast_to(self, shape: Sequence[int]) -> Value:
         """Repeat along new and unit axes."""
