@@ -7,7 +7,8 @@ meets the program cache. What the function reads from outside becomes further in
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tilegrad.frontend.apply import as_tensor, results, wrap
@@ -98,6 +99,18 @@ def build(arguments: Sequence[Node], outputs: Sequence[Node], kind: type[Block] 
     return kind(steps, count, tuple(index[o] for o in outputs), tuple(o.type for o in outputs)), outside
 
 
+def _takes(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], what: str, expected: str) -> None:
+    """Raise UsageError unless the function can be called with these arguments (where Python can tell)."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as e:
+        raise usage(what, f"'{getattr(function, '__name__', function)}{signature}': {e}", expected) from None
+
+
 def _arguments(args: Sequence[Any]) -> tuple[list[Any], list[Any], Any]:
     """(Tensors of the arguments, placeholders that differentiate as they do, structure)."""
     leaves, spec = flatten(tuple(args))
@@ -114,7 +127,10 @@ def checkpoint(fn: Callable[..., Any], *args: Any) -> Any:
     """``fn(*args)``, whose intermediate values are computed again for the backward pass instead of being kept.
 
     Arguments and results may be nested containers of Tensors. Values and gradients are those of ``fn(*args)``.
+    Raises UsageError when ``fn`` is no function.
     """
+    if not callable(fn):
+        raise usage("checkpoint, argument 'fn'", repr(fn), "a function of Tensors")
     tensors, inner, spec = _arguments(args)
     out, out_spec = flatten(fn(*unflatten(inner, spec)))
     block, outside = build([t._node for t in inner], [as_tensor(o)._node for o in out], Checkpoint)
@@ -137,12 +153,17 @@ class custom_vjp:
     """
 
     def __init__(self, fn: Callable[..., Any]) -> None:
+        if not callable(fn):
+            raise usage("custom_vjp, argument 'fn'", repr(fn), "a function of Tensors")
         functools.update_wrapper(self, fn)
         self._forward = fn
         self._backward: Callable[..., Any] | None = None
 
     def backward(self, rule: Callable[..., Any]) -> Callable[..., Any]:
-        """Set the rule."""
+        """Set the rule. Raises UsageError unless it takes the three tuples."""
+        if not callable(rule):
+            raise usage("custom_vjp, backward rule", f"a {type(rule).__name__}", "a function of (inputs, outputs, cotangents)")
+        _takes(rule, ((), (), ()), {}, "custom_vjp, backward rule", "a function of three tuples: inputs, outputs, cotangents")
         self._backward = rule
         return rule
 

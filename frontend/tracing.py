@@ -93,13 +93,13 @@ def build_graph(
     used = set(rec.nodes)
     base = {id(u.tensor): u.base for u in updates}
     taken = {*states.tensors, *hypers}
-    ports = {node: convert.Port(_distinct(name, taken), "input") for name, node in inputs.items()}
+    ports = {node: convert.Port(distinct(name, taken), "input") for name, node in inputs.items()}
     for name, t in states.tensors.items():
         node = base.get(id(t), t._node)
         if node in used or id(t) in base:
             ports[node] = convert.Port(name, "state")
     ports |= {node: convert.Port(name, "hyper") for name, node in hypers.items() if node in used}
-    outs = [convert.Output(_distinct(name, taken), t._node) for name, t in outputs.items()]
+    outs = [convert.Output(distinct(name, taken), t._node) for name, t in outputs.items()]
     for u in updates:
         if id(u.tensor) not in name_of:
             raise UsageError(
@@ -135,7 +135,7 @@ def input_names(function: Any, count: int) -> list[str]:
 __all__ = ["Signature", "States", "build_graph", "examples", "input_names", "named_outputs", "placeholders", "signature"]
 
 
-def _distinct(name: str, taken: set[str]) -> str:
+def distinct(name: str, taken: set[str]) -> str:
     """``name``, with an underscore for each time that it is taken; taken from now on."""
     while name in taken:
         name += "_"

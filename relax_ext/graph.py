@@ -154,7 +154,19 @@ class GraphBuilder:
         return ir.Call(expr.op, args, expr.attrs, expr.ty_args)
 
     def output(self, name: str, expr: relax.Expr, updates: str | None = None) -> None:
-        """Add an element of the result; with ``updates`` it is the new value of that state."""
+        """Add an element of the result; with ``updates`` it is the new value of that state, of its shape and dtype.
+
+        Raises UsageError for a name that is taken, by a port of either kind, and for an update of what is no state or has one.
+        """
+        if any(p.name == name for p, _ in self._outputs) or any(p.name == name for p in self._inputs):
+            raise UsageError(f"GraphBuilder.output, name '{name}'", "a name that is taken", "a unique name")
+        if updates is not None:
+            done = [p.updates for p, _ in self._outputs]
+            free = [p.name for p in self._inputs if p.role == "state" and p.name not in done]
+            if updates not in free:
+                raise UsageError(
+                    f"GraphBuilder.output, 'updates' of '{name}'", f"'{updates}'", f"one of {free}, states without one"
+                )
         self._outputs.append((OutPort(name, updates), expr))
 
     def finish(self) -> Graph:

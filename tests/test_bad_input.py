@@ -20,9 +20,10 @@ import tilegrad as tg
 from tests.cli.test_model import affine
 from tilegrad import nn, runtime
 from tilegrad._base.errors import DTypeError, IndexingError, LibraryError, ShapeError, TargetError, TilegradError, UsageError
+from tilegrad._base.tvm import relax
 from tilegrad._cli import app
 from tilegrad.relax_ext.driver import compile_graphs
-from tilegrad.relax_ext.graph import Graph
+from tilegrad.relax_ext.graph import Graph, GraphBuilder
 
 F = nn.functional
 X = np.ones((4, 3), np.float32)
@@ -63,6 +64,16 @@ ARRAYS: dict[str, tuple[Callable[[], Any], type[TilegradError], str]] = {
     "concatenation of other ranks": (lambda: tg.concat([t(2, 3), t(2)], 0), ShapeError, r"concat"),
     "the largest of no elements": (lambda: tg.max(t(0, 3), 0), ShapeError, r"max: got no elements along axes \(0,\)"),
     "the place of the least of no elements": (lambda: tg.argmin(t(0, 3), 0), ShapeError, r"argmin: got no elements"),
+    "padding of too few axes": (lambda: tg.pad(t(2, 2), [(1, 2)]), ShapeError, r"pad, argument 'widths'.*every axis"),
+    "a reflection beyond the array": (lambda: tg.pad(t(3), [(3, 0)], mode="reflect"), ShapeError, r"at most 2"),
+    "a checkpoint of no function": (lambda: tg.checkpoint(3, t(2)), UsageError, r"checkpoint, argument 'fn': got 3"),
+    "a custom gradient of no function": (lambda: tg.custom_vjp(3), UsageError, r"custom_vjp, argument 'fn': got 3"),
+    "a backward rule that is none": (lambda: tg.custom_vjp(tg.relu).backward(3), UsageError, r"backward rule: got a int"),
+    "a backward rule of one argument": (
+        lambda: tg.custom_vjp(lambda x: x).backward(lambda inputs: inputs),
+        UsageError,
+        r"backward rule.*three tuples",
+    ),
     "a template that is none": (lambda: tg.call_te(len, t(2), template="mine/1"), UsageError, r"subclass of OwnTemplate"),
     "an axis that is not there": (lambda: t(2, 3).sum(axis=2), TilegradError, r"axis"),
     "a float tensor as an index": (lambda: t(3)[t(2)], IndexingError, r"index 'float32'"),
@@ -152,6 +163,29 @@ def test_arrays(what: str) -> None:
         result = action()
         result.numpy()  # whoever records first and fails later fails here, too
     assert caught.value.got or caught.value.expected, "says neither what came nor what was expected"
+
+
+def test_a_state_of_wider_floats_is_rounded_with_a_warning() -> None:
+    layer, third = nn.Linear(1, 1), np.full((1, 1), 1 / 3)
+    with pytest.warns(nn.module.NarrowingWarning, match=r"float64 values to float32: weight"):
+        layer.load_state_dict({"weight": third, "bias": np.zeros(1)})
+    assert layer.weight.item() == np.float32(1 / 3)
+    layer.load_state_dict({"weight": np.full((1, 1), 0.25), "bias": np.zeros(1, np.int64)})  # nothing is lost
+    with pytest.raises(DTypeError, match=r"'bias': got dtype complex128"):
+        layer.load_state_dict({"weight": third, "bias": np.zeros(1, complex)})
+
+
+def test_names_of_a_graphs_results() -> None:
+    b = GraphBuilder()
+    x, w = b.input("x", (2,), "float32"), b.input("w", (2,), "float32", "state")
+    b.output("y", b.emit(relax.op.add(x, w)))
+    for name, updates in (("y", None), ("x", None), ("z", "x"), ("z", "v")):
+        with pytest.raises(UsageError, match=rf"'{name}'"):
+            b.output(name, x, updates)
+    b.output("new_w", b.emit(relax.op.add(w, w)), "w")
+    with pytest.raises(UsageError, match=r"'updates' of 'again': got 'w'"):
+        b.output("again", x, "w")
+    b.finish()
 
 
 def test_a_shape_error_names_the_users_line() -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
-from tilegrad._base.errors import ShapeError, UsageError
-from tilegrad.frontend.recording import Node
+from tilegrad._base.errors import DTypeError, ShapeError, UsageError
+from tilegrad.frontend.dtypes import to_numpy, to_storage
+from tilegrad.frontend.recording import FLOATS, Node
 from tilegrad.frontend.tensor import Tensor, tensor
 
 
@@ -174,8 +176,6 @@ class Module:
 
     def to(self, dtype: Any) -> Module:
         """Convert floating-point parameters and buffers in place to another dtype."""
-        from tilegrad.frontend.recording import FLOATS
-
         for m in self.modules():
             for name, p in m._parameters.items():
                 if p is not None and p.dtype in FLOATS:
@@ -204,9 +204,13 @@ class Module:
     def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> None:
         """Set parameters and buffers from arrays, Tensors or PyTorch tensors.
 
-        Raises UsageError for missing or unknown names (unless not ``strict``), ShapeError for other shapes; nothing is
+        Values are converted to the parameters' dtypes as PyTorch's are: floats of another width are rounded where need be, with a
+        NarrowingWarning that names them. Raises UsageError for missing or unknown names (unless not ``strict``), ShapeError for
+        other shapes, DTypeError for what would lose more than digits (floats into whole numbers, complex numbers); nothing is
         changed then.
         """
+        if not isinstance(state, Mapping):
+            raise UsageError("load_state_dict, argument 'state'", f"a {type(state).__name__}", "a mapping of names to arrays")
         own = dict(self._state())
         missing, unknown = [n for n in own if n not in state], [n for n in state if n not in own]
         if strict and (missing or unknown):
@@ -220,6 +224,13 @@ class Module:
         for n, v in values.items():
             if v.shape != own[n].shape:
                 raise ShapeError(f"load_state_dict, '{n}'", f"shape {v.shape}", f"{own[n].shape}")
+            if v.dtype.kind not in ("biuf" if own[n].dtype in FLOATS else "biu"):
+                raise DTypeError(f"load_state_dict, '{n}'", f"dtype {v.dtype}", own[n].dtype, "Convert it with astype first.")
+        rounded = [n for n, v in values.items() if v.dtype.kind == "f" and _loses(v, own[n].dtype)]
+        if rounded:
+            shown = ", ".join(rounded[:3]) + (f" and {len(rounded) - 3} more" if len(rounded) > 3 else "")
+            text = f"load_state_dict rounds {values[rounded[0]].dtype} values to {own[rounded[0]].dtype}: {shown}. "
+            warnings.warn(text + f"model.to('{values[rounded[0]].dtype}') keeps them.", NarrowingWarning, stacklevel=2)
         for n, v in values.items():
             own[n].assign_(v)
 
@@ -238,6 +249,19 @@ class _Never(set):  # type: ignore[type-arg]
 
     def add(self, _: Any) -> None:
         pass
+
+
+class NarrowingWarning(UserWarning):
+    """Values that a narrower dtype does not hold exactly."""
+
+
+def _loses(value: np.ndarray, dtype: str) -> bool:
+    """Whether the dtype is narrower and rounding to it changes a value."""
+    if value.dtype.itemsize <= (2 if dtype == "bfloat16" else np.dtype(dtype).itemsize):
+        return False
+    with np.errstate(over="ignore"):
+        there = to_numpy(to_storage(value, dtype), dtype)
+    return not np.array_equal(there.astype(value.dtype), value, equal_nan=True)
 
 
 def _array(value: Any) -> np.ndarray:

@@ -16,6 +16,7 @@ from tilegrad.frontend.pytorch.lowering import Cannot, Lowering, RandomState, Ty
 from tilegrad.frontend.pytorch.table import load_rules, overload_name
 from tilegrad.frontend.pytorch.tensors import to_numpy
 from tilegrad.frontend.pytorch.unsupported import Unsupported, user_line
+from tilegrad.frontend.tracing import distinct
 from tilegrad.relax_ext.graph import Graph, GraphBuilder
 from tilegrad.relax_ext.ops.reshape import reshape
 from tilegrad.relax_ext.vjp.values import Tape, Value
@@ -90,7 +91,7 @@ def open_exported(ep: torch.export.ExportedProgram, decomposed: bool = False) ->
     ports = _add_ports(builder, tape, ep)
     random = RandomState(tape)
     values = emit_graph(tape, ep.graph, ports.values, random)
-    outputs, updates = _outputs(ep, values)
+    outputs, updates = _outputs(ep, values, {*ports.inputs, *ports.states})
     after = random.advanced()
     if after is not None:
         assert random.value is not None
@@ -145,8 +146,10 @@ def _add_ports(builder: GraphBuilder, tape: Tape, ep: torch.export.ExportedProgr
     return ports
 
 
-def _outputs(ep: torch.export.ExportedProgram, values: Mapping[str, Any]) -> tuple[dict[str, Value], dict[str, Value]]:
-    """The user's results by name (``output``, ``output1``, ...), and the new values of mutated buffers."""
+def _outputs(
+    ep: torch.export.ExportedProgram, values: Mapping[str, Any], taken: set[str]
+) -> tuple[dict[str, Value], dict[str, Value]]:
+    """The user's results by names not ``taken`` (``output``, ``output1``, ...), and the new values of mutated buffers."""
     from torch.export.graph_signature import OutputKind, TensorArgument
 
     results: dict[str, Value] = {}
@@ -163,7 +166,7 @@ def _outputs(ep: torch.export.ExportedProgram, values: Mapping[str, Any]) -> tup
             assert spec.target is not None
             updates[spec.target] = values[spec.arg.name]
         else:
-            results[f"output{len(results)}" if results else "output"] = values[spec.arg.name]
+            results[distinct(f"output{len(results)}" if results else "output", taken)] = values[spec.arg.name]
     return results, updates
 
 

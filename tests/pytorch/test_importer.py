@@ -47,6 +47,16 @@ def test_negative_indices_selu_pool_indices_and_strides_agree_with_pytorch():
         np.testing.assert_allclose(ours, theirs.numpy(), rtol=1e-6)
 
 
+def test_an_input_named_as_results_are():
+    class Twice(torch.nn.Module):
+        def forward(self, output):
+            return output * 2, output + 1
+
+    x = torch.arange(3.0)
+    for ours, theirs in zip(from_torch(Twice(), (x,))(x.numpy()), (x * 2, x + 1), strict=True):
+        np.testing.assert_array_equal(ours.numpy(), theirs.numpy())
+
+
 def test_dtype_promotion_follows_pytorch():
     i, f, b = torch.tensor([7, -7, 3]), torch.tensor([2.0, -2.0, 0.5]), torch.tensor([True, False, True])
 
