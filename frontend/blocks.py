@@ -11,6 +11,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from tilegrad._base.errors import TilegradError
 from tilegrad.frontend.apply import as_tensor, results, wrap
 from tilegrad.frontend.convert import Step, as_var, emit_steps
 from tilegrad.frontend.gradients import flatten, unflatten
@@ -218,17 +219,50 @@ class _TE:
 
         compute, attrs, name, template = self._key
         marks = {ATTRIBUTE: template} if template else None
-        return builder.call_te(
-            lambda *tensors: compute(*tensors, **dict(attrs)), *args, primfunc_name_hint=name, primfunc_attrs=marks
-        )
+
+        def define(*tensors: Any) -> Any:
+            return self._tensors(compute(*tensors, **dict(attrs)), tensors)
+
+        return builder.call_te(define, *args, primfunc_name_hint=name, primfunc_attrs=marks)
+
+    def _tensors(self, result: Any, inputs: Sequence[Any]) -> Any:
+        """What the definition returned. Raises UsageError unless it is one new TE tensor or more."""
+        from tilegrad._base.tvm import te, tvm_ffi
+
+        found = list(result) if isinstance(result, (list, tuple, tvm_ffi.Array)) else [result]
+        what, expected = f"call_te '{self._key[2]}', result of the definition", "a tensor made by te.compute, or a list of them"
+        for t in found:
+            if not isinstance(t, te.Tensor):
+                raise usage(what, f"a {type(t).__name__}", expected)
+            if any(t.same_as(i) for i in inputs):
+                raise usage(what, "one of its own arguments", expected)
+        if not found:
+            raise usage(what, "nothing", expected)
+        return result
 
     def infer(self, types: Sequence[Type]) -> tuple[Type, ...]:
-        """Types of the results, by running the definition once."""
-        from tilegrad._base.tvm import relax
+        """Types of the results, by running the definition once. Raises UsageError for a definition that makes no kernel and for
+        a kernel that is not proved to read inside its arrays."""
+        from tilegrad._base.tvm import relax, tirx
         from tilegrad.frontend.recording import from_relax
+        from tilegrad.relax_ext.bounds import reads_outside
 
         args = [relax.Var(f"x{i}", relax.TensorType(t.shape, t.dtype)) for i, t in enumerate(types)]
-        ty = from_relax(self._call(relax.BlockBuilder(), args).ty_args[0])
+        builder = relax.BlockBuilder()
+        try:
+            call = self._call(builder, args)
+        except TilegradError:
+            raise
+        except Exception as e:
+            got = next(iter(str(e).strip().splitlines()[-1:]), type(e).__name__)
+            raise usage(f"call_te '{self._key[2]}'", f"{type(e).__name__}: {got}", "a definition that TE takes") from e
+        for func in builder.get().functions.values():
+            if isinstance(func, tirx.PrimFunc) and (read := reads_outside(func)) is not None:
+                raise usage(
+                    f"call_te '{self._key[2]}'", read, "reads that are proved to lie inside",
+                    "Guard it with tirx.if_then_else, or clamp a computed index with tirx.min and tirx.max.",
+                )  # fmt: skip
+        ty = from_relax(call.ty_args[0])
         return ty if isinstance(ty, tuple) else (ty,)
 
     def emit(self, builder: GraphBuilder, args: Sequence[Any]) -> list[Any]:
@@ -250,8 +284,14 @@ def call_te(
     key, so define it once, outside loops.
 
     ``template`` arranges the kernel's loops in place of the general templates; nothing is fused into such a kernel, and the
-    tuner searches its space. Raises UsageError for one that is not a ``schedules.OwnTemplate`` from the top of a module.
+    tuner searches its space. Raises UsageError for one that is not a ``schedules.OwnTemplate`` from the top of a module, for a
+    definition that does not take these arguments or makes no TE tensor, and for a kernel that is not proved to read inside its
+    arrays: guard reads with ``if_then_else``, clamp computed indices. Kernels of ``te.extern`` are not analysed.
     """
+    if not callable(compute):
+        raise usage("call_te, argument 'compute'", repr(compute), "a TE definition, a function of TE tensors")
+    takes = f"a function of {len(inputs)} tensors" + (f" and {sorted(attrs)}" if attrs else "")
+    _takes(compute, inputs, attrs, "call_te, argument 'compute'", takes)
     where = None
     if template is not None:
         from tilegrad.schedules.own import address
