@@ -31,7 +31,7 @@ MAX_KERNELS = 32
 
 
 @dataclass(eq=False)
-class Group:
+class _Group:
     """Kernels to fuse into one. ``home`` are those whose results others may read; the rest are copies of movements."""
 
     home: list[Node]
@@ -44,13 +44,13 @@ class Group:
 def fuse(mod: tvm.IRModule) -> tvm.IRModule:
     """Fuse ``main`` of a legalized module."""
     low = Lowered(mod)
-    return relax.transform.FuseTIR()(emit(low, _Fuser(low).groups()))
+    return relax.transform.FuseTIR()(_emit(low, _Fuser(low).groups()))
 
 
 class _Fuser:
     def __init__(self, low: Lowered) -> None:
         self.low = low
-        self.group: dict[Node, Group] = {n: Group([n]) for n in low.nodes}
+        self.group: dict[Node, _Group] = {n: _Group([n]) for n in low.nodes}
         self.producers = {n: self._producers(n) for n in low.nodes}
         self.users: dict[Node, list[Node]] = {n: [] for n in low.nodes}
         for n, producers in self.producers.items():
@@ -63,7 +63,7 @@ class _Fuser:
         found = (self.low.producer.get(a) for a in node.args if isinstance(a, relax.Var))
         return list(dict.fromkeys(p for p in found if p is not None))
 
-    def groups(self) -> list[Group]:
+    def groups(self) -> list[_Group]:
         """The groups in an order that respects every dependence."""
         for n in self.low.nodes:
             if n.kind in (*_PACKING, "reduction", "elementwise"):
@@ -134,16 +134,16 @@ class _Fuser:
         return any(u.kind == "reduction" for u in self.users[node])
 
     @staticmethod
-    def _rank(group: Group) -> int:
+    def _rank(group: _Group) -> int:
         kinds = {n.kind for n in group.home}
         return 0 if "contraction" in kinds else 1 if "reduction" in kinds else 2
 
     @staticmethod
-    def _anchored(group: Group) -> bool:
+    def _anchored(group: _Group) -> bool:
         """Whether the group has its one contraction or reduction."""
         return any(n.kind not in _SPATIAL for n in group.home)
 
-    def _merge(self, into: Group, own: Group) -> None:
+    def _merge(self, into: _Group, own: _Group) -> None:
         """Move a group's members into another."""
         into.home += own.home
         into.copies |= own.copies
@@ -186,10 +186,10 @@ class _Fuser:
                 self._merge(group, other)
                 tried.clear()
 
-    def _members(self, group: Group) -> list[Node]:
+    def _members(self, group: _Group) -> list[Node]:
         return [*group.home, *group.copies]
 
-    def _neighbour(self, group: Group, rows: Rows, tried: set[int]) -> Group | None:
+    def _neighbour(self, group: _Group, rows: Rows, tried: set[int]) -> _Group | None:
         """A group not yet tried that exchanges a value with this one, or reduces the same array, in known rows."""
         near = [self.group[u] for n in group.home for u in self.users[n] if n.outs[0] in rows.dims]
         near += [self.group[p] for n in self._members(group) for p in self.producers[n] if p.outs[0] in rows.dims]
@@ -207,20 +207,20 @@ class _Fuser:
         """Whether every reader has its own copy of a movement, so that it need not exist by itself."""
         return node not in self.returned and all(node in self.group[u].copies for u in self.users[node])
 
-    def _feeds(self, group: Group) -> list[Group]:
+    def _feeds(self, group: _Group) -> list[_Group]:
         """Groups that a group reads from."""
-        out: dict[int, Group] = {}
+        out: dict[int, _Group] = {}
         for n in [*group.home, *group.copies]:
             for p in self.producers[n]:
                 if p not in group:
                     out[id(self.group[p])] = self.group[p]
         return list(out.values())
 
-    def _may_not_merge(self, a: Group, b: Group) -> bool:
+    def _may_not_merge(self, a: _Group, b: _Group) -> bool:
         """Whether they are too long together, or a path leaves one of them and enters the other through a third."""
         return len(a.home) + len(b.home) > MAX_KERNELS or self._detour(a, b) or self._detour(b, a)
 
-    def _detour(self, start: Group, end: Group) -> bool:
+    def _detour(self, start: _Group, end: _Group) -> bool:
         first = min(n.index for n in start.home)
         todo, seen = [g for g in self._feeds(end) if g is not start and g is not end], set()
         while todo:
@@ -232,12 +232,12 @@ class _Fuser:
                 todo += self._feeds(g)
         return False
 
-    def _ordered(self) -> list[Group]:
+    def _ordered(self) -> list[_Group]:
         groups = {id(g): g for g in self.group.values() if not all(self._only_copied(n) for n in g.home)}
-        out: list[Group] = []
+        out: list[_Group] = []
         done: set[int] = set()
 
-        def visit(g: Group) -> None:
+        def visit(g: _Group) -> None:
             stack = [(g, iter(self._feeds(g)))]
             done.add(id(g))
             while stack:
@@ -300,7 +300,7 @@ def _has_call(expr: tirx.PrimExpr) -> bool:
     return any(not is_if_then_else(c) for c in found)
 
 
-def emit(low: Lowered, groups: list[Group]) -> tvm.IRModule:
+def _emit(low: Lowered, groups: list[_Group]) -> tvm.IRModule:
     """Rebuild main with one Primitive function a group."""
     bb = relax.BlockBuilder(low.mod)
     home = {n: g for g in groups for n in g.home}
@@ -319,7 +319,7 @@ def emit(low: Lowered, groups: list[Group]) -> tvm.IRModule:
     return relax.transform.DeadCodeElimination()(bb.get())
 
 
-def _emit_group(low: Lowered, bb: relax.BlockBuilder, group: Group, new: dict, outs: list[relax.Var]) -> None:
+def _emit_group(low: Lowered, bb: relax.BlockBuilder, group: _Group, new: dict, outs: list[relax.Var]) -> None:
     members = sorted({*group.home, *group.copies}, key=lambda n: n.index)
     if len(members) == 1:
         (n,) = members

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tilegrad._base.tvm import relax, tvm
-from tilegrad.relax_ext.combine import combine
 from tilegrad.relax_ext.drop_empty import drop_empty
 from tilegrad.relax_ext.fold_transposes import fold_transposes
 from tilegrad.relax_ext.fuse import fuse
@@ -31,7 +30,6 @@ PHASES: tuple[tuple[str, Phase], ...] = (
     ("legalize", legalize),
     ("literals", literals),
     ("fuse", fuse),
-    ("combine", combine),
 )
 """(name, IRModule -> IRModule) in order; what ``explain`` prints the module after."""
 

@@ -6,7 +6,6 @@ index variables. ``stages`` reads such a kernel; every template works on its ans
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -108,47 +107,6 @@ def loads(expr: Expr) -> list[Any]:
     out: list[Any] = []
     tvm_ffi.structural_walk(expr, (ir.TensorLoad, lambda e: out.append(e)))
     return out
-
-
-def unrelated(found: Sequence[Stage], outputs: Sequence[Stage]) -> list[list[Stage]]:
-    """``outputs`` in sets that read nothing of each other and share no array.
-
-    Single numbers may be shared, but not by two outputs that are single numbers: one may be the other's update in place.
-    """
-    by_buffer = {id_of(s.buffer): s for s in found}
-    written = {id_of(s.buffer) for s in outputs}
-    sets: list[tuple[set[int], list[Stage]]] = []
-    for stage in outputs:
-        read: dict[int, int] = {}
-        todo = [stage]
-        while todo:
-            for e in loads(todo.pop().body):
-                key = id_of(e.source)
-                if key not in read and key in by_buffer:
-                    todo.append(by_buffer[key])
-                read[key] = _elements(e.source)
-        single = _elements(stage.buffer) == 1
-        touched = {id_of(stage.buffer)} | {key for key, size in read.items() if single or size > 1 or key in written}
-        related = [(t, m) for t, m in sets if t & touched]
-        sets = [pair for pair in sets if pair not in related]
-        sets.append((touched.union(*(t for t, _ in related)), [*(s for _, m in related for s in m), stage]))
-    return [members for _, members in sets]
-
-
-def needed(found: Sequence[Stage], outputs: Sequence[Stage]) -> list[Stage]:
-    """Those of ``found`` that compute ``outputs``, in order."""
-    by_buffer = {id_of(s.buffer): s for s in found}
-    seen = {id_of(s.buffer) for s in outputs}
-    todo = list(outputs)
-    while todo:
-        more = {id_of(e.source) for e in loads(todo.pop().body)} & by_buffer.keys() - seen
-        seen |= more
-        todo += [by_buffer[key] for key in more]
-    return [s for s in found if id_of(s.buffer) in seen]
-
-
-def _elements(buffer: Buffer) -> int:
-    return math.prod(int(d) for d in buffer.shape)
 
 
 def variables(expr: Expr) -> list[tirx.Var]:

@@ -38,21 +38,10 @@ def elementwise_nest(
     outputs: Sequence[Stage], inlined: Mapping[int, Stage], views: Views, config: Config, target: Target
 ) -> list[tirx.Stmt]:
     """Statements that compute ``outputs`` (spatial, of one shape) with everything in ``inlined`` computed on the way."""
-    return Nest(outputs, inlined, views, config, target).build()
+    return _Nest(outputs, inlined, views, config, target).build()
 
 
-def side_by_side(nests: Sequence[Nest], config: Config, target: Target) -> list[tirx.Stmt]:
-    """Nests that need nothing of each other: every thread does its share of each, or one thread all of them."""
-    threads = target.threads if config["parallel"] and sum(n.work for n in nests) >= PARALLEL_WORK else 1
-    if threads == 1:
-        return [s for n in nests for s in n.build(serial=True)]
-    part = tirx.Var("part", "int32")
-    return [loop(part, threads, seq([s for n in nests for s in n.share(part, threads)]), tirx.ForKind.PARALLEL)]
-
-
-class Nest:
-    """See ``elementwise_nest``."""
-
+class _Nest:
     def __init__(
         self, outputs: Sequence[Stage], inlined: Mapping[int, Stage], views: Views, config: Config, target: Target
     ) -> None:
@@ -72,9 +61,8 @@ class Nest:
         self._native = max(1, target.vector_bytes // width)
         self._lanes = self._native * int(config["vector"])
         self._tile = int(config["tile"])
-        self.work = pymath.prod(d.extent for d in self._dims) * self._whole.weight
-        """Elements times weight."""
-        self._threads = target.threads if config["parallel"] and self.work >= PARALLEL_WORK else 1
+        work = pymath.prod(d.extent for d in self._dims) * self._whole.weight
+        self._threads = target.threads if config["parallel"] and work >= PARALLEL_WORK else 1
 
     def _evaluate(self, ranges: Mapping[int, tuple[int, int]]) -> Body:
         """The body over the common index variables, stores' accesses included."""
@@ -107,40 +95,13 @@ class Nest:
         fits = 1 < found <= 4 and last.extent % found == 0 and last.extent >= 4 * found
         return found if fits and not any(s.dtype == "bool" for s in self._outputs) else 1
 
-    def build(self, serial: bool = False) -> list[tirx.Stmt]:
-        """The loops, on all threads where that is worth it."""
-        self._threads = 1 if serial else self._threads
-        return [self._segment(*segment) for segment in self._segments()]
-
-    def share(self, part: Any, parts: int) -> list[tirx.Stmt]:
-        """The loops of one of ``parts`` equal shares."""
-        part = part if self._dtype == "int32" else tirx.Cast(self._dtype, part)
-        return [self._shared(*segment, part, parts) for segment in self._segments()]
-
-    def _segments(self) -> list[tuple[Body, int, int]]:
-        """The innermost dimension cut where a condition on it changes, with the body in between."""
+    def build(self) -> list[tirx.Stmt]:
         lane = self._dims[-1]
-        return [
-            (self._whole if high - low == lane.extent else self._evaluate({id_of(lane.var): (low, high)}), low, high)
-            for low, high in segments(lane.extent, self._whole.cuts.get(id_of(lane.var), set()))
-        ]
-
-    def _shared(self, body: Body, low: int, high: int, part: Any, parts: int) -> tirx.Stmt:
-        """A part of the outer loops' rows; of each row where there are fewer rows than parts."""
-        outer, lane = self._dims[:-1], self._dims[-1]
-        self._strips = strips(body, lane, self._lanes)
-        emit = Emit(self._strips.body if self._strips else body)
-        top = emit.ready() + ([tirx.AllocBuffer(a) for _, _, a in self._strips.reads] if self._strips else [])
-        rows = pymath.prod(d.extent for d in outer)
-        if rows < parts:
-            return seq([*top, self._serial(emit, outer, lambda e: self._lane_spans(e, lane, low, high, (part, parts)))])
-        row = tirx.Var("row", self._dtype)
-        begin = tirx.floordiv(part * rows, parts)
-        binds: list[tirx.Stmt] = []
-        for dim, value in zip(outer, fused(row, [d.extent for d in outer]), strict=True):
-            binds += emit.enter(dim, value)
-        work = seq([*binds, *self._lane_spans(emit, lane, low, high)])
-        return seq([*top, loop(row, tirx.floordiv((part + 1) * rows, parts) - begin, work, start=begin)])
+        out: list[tirx.Stmt] = []
+        for low, high in segments(lane.extent, self._whole.cuts.get(id_of(lane.var), set())):
+            body = self._whole if high - low == lane.extent else self._evaluate({id_of(lane.var): (low, high)})
+            out.append(self._segment(body, low, high))
+        return out
 
     def _segment(self, body: Body, low: int, high: int) -> tirx.Stmt:
         """Loops over everything, the innermost dimension within [low, high)."""

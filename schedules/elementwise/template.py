@@ -11,11 +11,11 @@ from tilegrad._base.errors import ScheduleError
 from tilegrad._base.target import Target
 from tilegrad._base.tvm import te, tirx
 from tilegrad.schedules.body import Views
-from tilegrad.schedules.elementwise.nest import Nest, elementwise_nest, side_by_side
+from tilegrad.schedules.elementwise.nest import elementwise_nest
 from tilegrad.schedules.finish import element_bytes
 from tilegrad.schedules.function import function_of
 from tilegrad.schedules.loops import seq
-from tilegrad.schedules.stages import Stage, create, id_of, inputs_outputs, stages, unrelated
+from tilegrad.schedules.stages import Stage, create, id_of, inputs_outputs, stages
 from tilegrad.schedules.template import Config, Scheduled, Workload
 
 SHORT_WINDOW = 32
@@ -55,23 +55,18 @@ class ElementwiseTemplate:
         return {"vector": 4 if len(workload.fields["inputs"]) < 3 else 2, "tile": 32, "parallel": 1}
 
     def apply(self, func: tirx.PrimFunc, config: Config, target: Target) -> Scheduled:
-        """One nest for each output shape, in order; a later one reads what an earlier one wrote. Arrays that have nothing to
-        do with each other have nests of their own, side by side."""
+        """One nest for each output shape, in order; a later one reads what an earlier one wrote."""
         found = stages(func)
         if found is None:
             raise ScheduleError("elementwise template", "a kernel that is not made of stages", "a kernel it matched")
         _, outs = inputs_outputs(func, found)
+        inlined = {id_of(s.buffer): s for s in found}
         views = Views()
         body: list[tirx.Stmt] = []
-        apart = [group_by_shape(part) for part in unrelated(found, [s for s in found if any(s.buffer.same_as(o) for o in outs)])]
-        inlined = {id_of(s.buffer): s for s in found}
-        if len(apart) > 1 and all(len(shapes) == 1 for shapes in apart):
-            body += side_by_side([Nest(shapes[0], inlined, views, config, target) for shapes in apart], config, target)
-        else:
-            for group in (g for shapes in apart for g in shapes):
-                body += elementwise_nest(group, inlined, views, config, target)
-                for stage in group:
-                    del inlined[id_of(stage.buffer)]
+        for group in group_by_shape([s for s in found if any(s.buffer.same_as(o) for o in outs)]):
+            body += elementwise_nest(group, inlined, views, config, target)
+            for stage in group:
+                del inlined[id_of(stage.buffer)]
         return Scheduled(tirx.PrimFunc(func.params, seq([*views.statements, *body]), attrs=func.attrs))
 
     def estimate(self, workload: Workload, config: Config, target: Target) -> float:

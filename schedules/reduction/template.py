@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math as pymath
-from collections.abc import Sequence
 
 import numpy as np
 
@@ -15,13 +14,13 @@ from tilegrad.schedules.elementwise.nest import elementwise_nest
 from tilegrad.schedules.elementwise.template import group_by_shape
 from tilegrad.schedules.finish import element_bytes
 from tilegrad.schedules.function import function_of
-from tilegrad.schedules.loops import PARALLEL_WORK, loop, seq
+from tilegrad.schedules.loops import PARALLEL_WORK, seq
 from tilegrad.schedules.reduction.columns import ColumnGroup
 from tilegrad.schedules.reduction.passes import survey
 from tilegrad.schedules.reduction.plan import Group, Plan, groups_of, plan
 from tilegrad.schedules.reduction.rows import RowGroup
 from tilegrad.schedules.reduction.sides import attach
-from tilegrad.schedules.stages import Stage, create, id_of, inputs_outputs, needed, stages, unrelated
+from tilegrad.schedules.stages import create, id_of, inputs_outputs, stages
 from tilegrad.schedules.template import Config, Scheduled, Workload
 
 
@@ -60,18 +59,25 @@ class ReductionTemplate:
         return {"vector": 4, "tile": 32, "parallel": 1}
 
     def apply(self, func: tirx.PrimFunc, config: Config, target: Target) -> Scheduled:
-        """All groups on all threads; parts of the kernel that have nothing to do with each other side by side."""
+        """Groups in order, then the outputs that belong to none."""
         found = stages(func)
         if found is None:
             raise ScheduleError("reduction template", "a kernel that is not made of stages", "a kernel it matched")
         _, outs = inputs_outputs(func, found)
         outputs = {id_of(b) for b in outs}
+        todo = plan(found, outputs)
         views = Views()
-        apart = unrelated(found, [s for s in found if id_of(s.buffer) in outputs])
-        if len(apart) == 1:
-            body = _emit_all(found, views, config, target, outputs)
-        else:
-            body = _dealt([needed(found, part) for part in apart], views, config, target, outputs)
+        body: list[tirx.Stmt] = []
+        queue = list(todo.groups)
+        while queue:
+            group = queue.pop(0)
+            statements, after = _emit(todo, group, views, bool(queue or todo.rest), config, target, outputs)
+            body += statements
+            queue[:0] = after
+        for same in group_by_shape(todo.rest):
+            body += elementwise_nest(same, todo.inlined, views, config, target)
+            for stage in same:
+                todo.inlined.pop(id_of(stage.buffer), None)
         return Scheduled(tirx.PrimFunc(func.params, seq([*views.statements, *body]), attrs=func.attrs))
 
     def estimate(self, workload: Workload, config: Config, target: Target) -> float:
@@ -93,40 +99,6 @@ class ReductionTemplate:
         axes = [te.reduce_axis((0, n), name=f"k{i}") for i, n in enumerate(cols)]
         y = te.compute(rows, lambda *i: te.sum(x(*i, *axes), axis=axes), name="y")
         return create([x, y])
-
-
-def _emit_all(found: Sequence[Stage], views: Views, config: Config, target: Target, outputs: set[int]) -> list[tirx.Stmt]:
-    """Groups in order, then the outputs that belong to none."""
-    todo = plan(found, outputs & {id_of(s.buffer) for s in found})
-    body: list[tirx.Stmt] = []
-    queue = list(todo.groups)
-    while queue:
-        group = queue.pop(0)
-        statements, after = _emit(todo, group, views, bool(queue or todo.rest), config, target, outputs)
-        body += statements
-        queue[:0] = after
-    for same in group_by_shape(todo.rest):
-        body += elementwise_nest(same, todo.inlined, views, config, target)
-        for stage in same:
-            todo.inlined.pop(id_of(stage.buffer), None)
-    return body
-
-
-def _dealt(parts: Sequence[Sequence[Stage]], views: Views, config: Config, target: Target, outputs: set[int]) -> list[tirx.Stmt]:
-    """Reductions that have nothing to do with each other: each by one thread, the largest first to whoever has least to do."""
-    serial = {**config, "parallel": 0}
-    work = [sum(pymath.prod(s.shape) * pymath.prod(i.extent for i in s.reduce) for s in part) for part in parts]
-    bodies = [seq(_emit_all(part, views, serial, target, outputs)) for part in parts]
-    threads = min(target.threads, len(parts)) if config["parallel"] and sum(work) >= PARALLEL_WORK else 1
-    if threads == 1:
-        return bodies
-    hands: list[tuple[int, list[tirx.Stmt]]] = [(0, []) for _ in range(threads)]
-    for size, body in sorted(zip(work, bodies, strict=True), key=lambda pair: -pair[0]):
-        least = min(range(threads), key=lambda t: hands[t][0])
-        hands[least] = (hands[least][0] + size, [*hands[least][1], body])
-    thread = tirx.Var("thread", "int32")
-    dealt = [tirx.IfThenElse(tirx.EQ(thread, t), seq(own), None) for t, (_, own) in enumerate(hands)]
-    return [loop(thread, threads, seq(dealt), tirx.ForKind.PARALLEL)]
 
 
 def _emit(

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from tests.schedules.kernels import TARGET, Kernel, normal, tensor
-from tilegrad._base.target import Target
 from tilegrad._base.tvm import tirx, topi
 from tilegrad.schedules.elementwise import TEMPLATE
 
@@ -137,23 +136,6 @@ def test_transposed_and_straight_reads_together(dtype: str, features: tuple[str,
     a, b = ((normal(*s, seed=k) * 20 + 100).astype(dtype) for k, s in enumerate([(3, 53, 150), (3, 150, 53)]))
     got = Kernel([x, y], topi.add(topi.transpose(x, (0, 2, 1)), y), target=target)(a, b)
     np.testing.assert_array_equal(got, a.transpose(0, 2, 1) + b)
-
-
-@pytest.mark.parametrize("threads", [1, 2, 3])
-def test_unrelated_arrays_side_by_side(threads: int) -> None:
-    """One kernel, one start of the threads: arrays of many sizes and functions, a number that all read, one read across."""
-    shapes = [(5,), (301, 101), (4097,), (2, 3000), (70, 129)]
-    xs = [tensor(*s, name=f"x{k}") for k, s in enumerate(shapes)]
-    scale = tensor(name="scale")
-    ys = [topi.multiply(x, scale) for x in xs[:4]] + [topi.transpose(topi.exp(xs[4]))]
-    kernel = Kernel([*xs, scale], *ys, target=Target.native(threads))
-    text = str(kernel.done.func)
-    assert text.count("T.parallel(") == (threads > 1), text
-    arrays = [normal(*s, seed=k) for k, s in enumerate(shapes)]
-    got = kernel(*arrays, np.array(0.7, np.float32))
-    for y, a in zip(got[:4], arrays[:4], strict=True):
-        np.testing.assert_array_equal(y, a * np.float32(0.7))
-    np.testing.assert_allclose(got[4], np.exp(arrays[4]).T, rtol=1e-6)
 
 
 def test_every_config_of_the_space_is_right() -> None:
