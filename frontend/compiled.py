@@ -286,6 +286,8 @@ def compile(
 
     Raises UsageError, ShapeError and DTypeError at the user's line, TargetError, LibraryError (no C compiler).
     """
+    if not callable(fn):
+        raise UsageError("compile, argument 'fn'", f"a {type(fn).__name__}", "a function of Tensors, or a Module")
     arrays = examples(example_inputs, "compile")
     batches = Batches.of(batch_sizes, max_batch, arrays, "compile")
     return Compiled(fn, arrays, Options.of(target, logs, num_threads, batches))

@@ -33,10 +33,10 @@ def name_of(dtype: Any) -> str:
     else:
         try:
             name = np.dtype(dtype).name
-        except TypeError:
+        except (TypeError, ValueError):
             name = str(dtype)
     if name not in NAMES:
-        raise DTypeError("dtype", repr(dtype), "one of " + ", ".join(sorted(NAMES)))
+        raise DTypeError("dtype", " ".join(repr(dtype).split())[:80], "one of " + ", ".join(sorted(NAMES)))
     return name
 
 

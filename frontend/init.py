@@ -34,16 +34,22 @@ def gain(nonlinearity: str, a: float = math.sqrt(5)) -> float:
 
 def uniform_(t: Tensor, low: float = 0.0, high: float = 1.0) -> Tensor:
     """Uniform in [low, high)."""
+    if low > high:
+        raise UsageError("uniform_, argument 'high'", f"{high} with low {low}", "at least low")
     return t.assign_(generator().uniform(low, high, t.shape))
 
 
 def normal_(t: Tensor, mean: float = 0.0, std: float = 1.0) -> Tensor:
     """Normal."""
+    if std < 0:
+        raise UsageError("normal_, argument 'std'", str(std), "0 or more")
     return t.assign_(generator().normal(mean, std, t.shape))
 
 
 def trunc_normal_(t: Tensor, mean: float = 0.0, std: float = 1.0, low: float = -2.0, high: float = 2.0) -> Tensor:
     """Normal, drawn again until within [low, high]."""
+    if std < 0 or not low < high:
+        raise UsageError("trunc_normal_", f"std {std}, low {low}, high {high}", "std of 0 or more, low below high")
     values = generator().normal(mean, std, t.shape)
     while (bad := (values < low) | (values > high)).any():
         values[bad] = generator().normal(mean, std, int(bad.sum()))
@@ -89,6 +95,7 @@ def xavier_normal_(t: Tensor, scale: float = 1.0) -> Tensor:
 
 def orthogonal_(t: Tensor, scale: float = 1.0) -> Tensor:
     """Orthogonal rows or columns of the weight as a matrix [out, rest]."""
+    fans(t.shape)
     rows, cols = t.shape[0], math.prod(t.shape[1:])
     q, r = np.linalg.qr(generator().standard_normal((max(rows, cols), min(rows, cols))))
     q = q * np.sign(np.diag(r))

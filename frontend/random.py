@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tilegrad.frontend.apply import apply
+from tilegrad.frontend.recording import usage
 from tilegrad.frontend.tensor import Tensor, tensor
 from tilegrad.runtime.program import RANDOM
 
@@ -59,7 +60,10 @@ def generator() -> np.random.Generator:
 
 
 def _shape(shape: tuple[int | Sequence[int], ...]) -> tuple[int, ...]:
-    return tuple(shape[0]) if len(shape) == 1 and not isinstance(shape[0], int) else shape  # type: ignore[return-value]
+    given = shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
+    if not all(isinstance(d, (int, np.integer)) and d >= 0 for d in given):  # type: ignore[union-attr]
+        raise usage("random numbers, argument 'shape'", repr(given), "whole numbers of at least 0")
+    return tuple(int(d) for d in given)  # type: ignore[union-attr, arg-type]
 
 
 def rand(*shape: int | Sequence[int], dtype: str = "float32") -> Tensor:
@@ -74,6 +78,8 @@ def randn(*shape: int | Sequence[int], dtype: str = "float32") -> Tensor:
 
 def randint(low: int, high: int, shape: Sequence[int]) -> Tensor:
     """Whole numbers from ``low`` up to but excluding ``high``, int64."""
+    if low >= high:
+        raise usage("randint, argument 'high'", f"{high} with low {low}", "more than low")
     return tensor(generator().integers(low, high, tuple(shape)), "int64")
 
 

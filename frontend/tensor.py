@@ -262,7 +262,7 @@ def ones(shape: Sequence[int] | int, dtype: Any = "float32", requires_grad: bool
 
 def full(shape: Sequence[int] | int, value: float | int | bool, dtype: Any = None, requires_grad: bool = False) -> Tensor:
     """``value`` everywhere; float32 for a float, int64 for a whole number unless a dtype is given."""
-    return _filled(value, shape, dtype or type(value), requires_grad)
+    return _filled(value, shape, type(value) if dtype is None else dtype, requires_grad)
 
 
 def zeros_like(x: Tensor) -> Tensor:
@@ -277,8 +277,11 @@ def ones_like(x: Tensor) -> Tensor:
 
 def arange(start: float, stop: float | None = None, step: float = 1, dtype: Any = None) -> Tensor:
     """``start, start + step, ...`` below ``stop``; int64 for whole numbers, float32 otherwise."""
+    if step == 0:
+        raise usage("arange, argument 'step'", "0", "another number")
     bounds = (0, start, step) if stop is None else (start, stop, step)
-    name = dtypes.name_of(dtype or ("float32" if any(isinstance(b, float) for b in bounds) else "int64"))
+    default = "float32" if any(isinstance(b, float) for b in bounds) else "int64"
+    name = dtypes.name_of(default if dtype is None else dtype)
     return tensor(np.arange(*bounds).astype(name), name)
 
 

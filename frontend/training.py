@@ -257,6 +257,12 @@ def compile_step(
     Raises UsageError, ShapeError and DTypeError at the user's line, UnsupportedOperatorError (all operators without a gradient
     rule at once), TargetError, LibraryError (no C compiler).
     """
+    if not callable(loss_fn):
+        raise UsageError("compile_step, argument 'loss_fn'", f"a {type(loss_fn).__name__}", "a function of prediction and target")
+    if not callable(model):
+        raise UsageError("compile_step, argument 'model'", f"a {type(model).__name__}", "a Module, or a function of Tensors")
+    if not isinstance(optimizer, Optimizer):
+        raise UsageError("compile_step, argument 'optimizer'", f"a {type(optimizer).__name__}", "one of tilegrad.optim")
     arrays = examples(example_inputs, "compile_step")
     options = Options.of(target, logs, num_threads, Batches.of(batch_sizes, None, arrays, "compile_step"))
     return TrainStep(model, loss_fn, optimizer, arrays, options, None, before_update)

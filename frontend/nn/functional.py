@@ -7,7 +7,7 @@ from typing import Any
 
 from tilegrad._base.errors import ShapeError, UsageError
 from tilegrad.frontend import functions as F
-from tilegrad.frontend.apply import apply, as_tensor
+from tilegrad.frontend.apply import apply, as_tensor, axes_of
 from tilegrad.frontend.functions import log_softmax, pad, relu, sigmoid, silu, softmax, tanh
 from tilegrad.frontend.nn.losses import (
     binary_cross_entropy,
@@ -51,7 +51,9 @@ def _conv(
     what = f"conv{rank}d"
     if x.ndim != rank + 2:
         raise ShapeError(fail_line() + what, f"an input of shape {x.shape}", f"[batch, channels and {rank} more axes]")
-    if x.shape[1] != w.shape[1] * groups:
+    if w.ndim != rank + 2:
+        raise ShapeError(fail_line() + what, f"a weight of shape {w.shape}", f"[out, in / groups and {rank} more axes]")
+    if groups < 1 or x.shape[1] != w.shape[1] * groups or w.shape[0] % groups:
         raise ShapeError(
             fail_line() + what,
             f"{x.shape[1]} channels",
@@ -132,6 +134,12 @@ def conv_transpose(
 ) -> Tensor:
     """The gradient of a convolution by its input, as a layer: weight [C, O / groups, *kernel]."""
     what = f"conv{rank}d_transpose"
+    x = as_tensor(x)
+    if x.ndim != rank + 2 or w.ndim != rank + 2:
+        got = f"an input of shape {x.shape} and a weight of shape {w.shape}"
+        raise ShapeError(
+            fail_line() + what, got, f"[batch, channels and {rank} more axes] and [channels, out / groups and {rank} more]"
+        )
     attrs = tuple(_per_axis(v, rank, what) for v in (stride, padding, output_padding, dilation))
     y = apply(what, x, w, attrs=(*attrs, groups))
     return y if b is None else y + F.reshape(b, (-1, *(1,) * rank))
@@ -148,6 +156,8 @@ def _pool(
     if x.ndim != rank + 2:
         raise ShapeError(fail_line() + what, f"an input of shape {x.shape}", f"[batch, channels and {rank} more axes]")
     sizes, pads = _per_axis(size, rank, what), _per_axis(padding, rank, what)
+    if min(sizes) < 1:
+        raise UsageError(fail_line() + what, f"windows of {sizes}", "at least one element")
     if any(2 * p > s for p, s in zip(pads, sizes, strict=True)):
         raise UsageError(fail_line() + what, f"padding {pads} for windows of {sizes}", "at most half a window")
     attrs = (sizes, _per_axis(size if stride is None else stride, rank, what), pads, _per_axis(dilation, rank, what), ceil, count)
@@ -198,6 +208,11 @@ def avg_pool3d(
 
 def adaptive_avg_pool(rank: int, x: Any, size: Size) -> Tensor:
     """Means of windows chosen so that the result has the extents ``size``."""
+    x = as_tensor(x)
+    if x.ndim != rank + 2:
+        raise ShapeError(
+            fail_line() + f"adaptive_avg_pool{rank}d", f"an input of shape {x.shape}", f"[batch, channels and {rank} more axes]"
+        )
     return apply(f"adaptive_avg_pool{rank}d", x, attrs=(_per_axis(size, rank, "adaptive_avg_pool"),))
 
 
@@ -268,12 +283,20 @@ def logsigmoid(x: Any) -> Tensor:
 def prelu(x: Any, weight: Tensor) -> Tensor:
     """``x`` above 0, ``weight * x`` below: one weight, or one per channel (axis 1)."""
     x = as_tensor(x)
+    if weight.size != 1 and (x.ndim < 2 or weight.shape != x.shape[1:2]):
+        raise ShapeError(
+            fail_line() + "prelu, argument 'weight'", f"shape {weight.shape} for an input {x.shape}", "one, or one per channel"
+        )
     w = weight if weight.size == 1 else weight.reshape(-1, *(1,) * (x.ndim - 2))
     return F.where(x > 0, x, x * w)
 
 
 def glu(x: Any, axis: int = -1) -> Tensor:
     """The first half times the sigmoid of the second."""
+    x = as_tensor(x)
+    (place,) = axes_of(axis, x.ndim, "glu")
+    if x.shape[place] % 2:
+        raise ShapeError(fail_line() + "glu", f"{x.shape[place]} elements along axis {axis}", "an even number")
     a, b = F.chunk(x, 2, axis)
     return a * sigmoid(b)
 

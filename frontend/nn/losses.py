@@ -48,13 +48,17 @@ def cross_entropy(
     logp = log_softmax(x, axis)
     if t.dtype in FLOATS:
         return _soft_cross_entropy(logp, t, axis, weight, reduction, label_smoothing)
-    if t.shape != x.shape[:axis] + x.shape[axis + 1 :]:
-        raise ShapeError(
-            fail_line() + "cross_entropy, argument 'target'",
-            f"shape {t.shape} for logits {x.shape}",
-            f"{x.shape[:1] * axis + x.shape[2:]}",
-        )
+    _check_classes(t, x, axis, "cross_entropy")
     return _hard_nll(logp, t, axis, weight, ignore_index, reduction, label_smoothing)
+
+
+def _check_classes(t: Tensor, x: Tensor, axis: int, what: str) -> None:
+    expected = x.shape[:axis] + x.shape[axis + 1 :]
+    if not x.ndim or t.shape != expected or t.dtype in FLOATS:
+        got = f"{t.dtype}{list(t.shape)} for scores of shape {x.shape}"
+        raise ShapeError(
+            fail_line() + f"{what}, argument 'target'", got, f"class numbers of shape {expected}, scores [N, C, ...]"
+        )
 
 
 def _class_weight(weight: Any, logp: Tensor, axis: int) -> Tensor:
@@ -108,8 +112,10 @@ def _class_numbers(t: Tensor, classes: int, ignore: int) -> Tensor:
 
 def nll_loss(logp: Any, target: Any, weight: Any = None, ignore_index: int = -100, reduction: Reduction = "mean") -> Tensor:
     """Negative log-likelihood of class numbers, given log-probabilities [N, C, ...]."""
-    x = as_tensor(logp)
-    return _hard_nll(x, as_tensor(target), 1 if x.ndim > 1 else 0, weight, ignore_index, reduction, 0.0)
+    x, t = as_tensor(logp), as_tensor(target)
+    axis = 1 if x.ndim > 1 else 0
+    _check_classes(t, x, axis, "nll_loss")
+    return _hard_nll(x, t, axis, weight, ignore_index, reduction, 0.0)
 
 
 def _pair(a: Any, b: Any, what: str) -> tuple[Tensor, Tensor]:

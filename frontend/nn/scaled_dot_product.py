@@ -36,6 +36,12 @@ def scaled_dot_product_attention(
     mask = None if attn_mask is None else as_tensor(attn_mask)
     _check_attention(q, k, v, mask)
     if enable_gqa:
+        if q.ndim < 3 or k.ndim < 3 or v.ndim < 3 or q.shape[-3] % max(k.shape[-3], 1) or k.shape[-3] != v.shape[-3]:
+            raise ShapeError(
+                fail_line() + "scaled_dot_product_attention, argument 'enable_gqa'",
+                f"query {q.shape}, key {k.shape}, value {v.shape}",
+                "[..., heads, length, width], query's heads a multiple of key's and value's",
+            )
         k, v = (F.repeat(x, q.shape[-3] // x.shape[-3], -3) for x in (k, v))
     scale = 1.0 / math.sqrt(max(q.shape[-1], 1)) if scale is None else float(scale)
     if mask is not None and mask.dtype == "bool":
