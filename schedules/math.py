@@ -33,7 +33,7 @@ def lower(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 def _remainder(e: Any) -> Expr:
     """The truncated remainder of floats, which TVM would make a call of the C library's only behind this step."""
-    return expand(tirx.fmod(e.a, e.b)) if _is_float(e.a) else e
+    return expand(tirx.fmod(e.a, e.b)) if "float" in str(e.ty.dtype) else e
 
 
 _QUOTIENTS, _REMAINDERS = (tirx.FloorDiv, tirx.Div), (tirx.FloorMod, tirx.Mod)
@@ -74,6 +74,8 @@ def expand(call: Any, bind: Bind | None = None) -> Expr:
         return letting(lambda b: _sigmoid_libm(b(call.args[0]), b), bind)
     elif name in ("sinh", "cosh"):  # no C library call in TVM
         return letting(lambda b: _hyperbolic_libm(name, b(call.args[0]), b), bind)
+    elif name == "fmod":  # TVM compiles no such call, but the operator becomes one of the C library
+        return tirx.Mod(*call.args)
     else:
         return call
     rule: Callable[..., Expr] = _UNARY[name] if name in _UNARY else _BINARY[name]
@@ -114,10 +116,6 @@ def _name(call: Any) -> str:
 def _expr(x: Any) -> Expr:
     """A TE tensor's element, or any other operand, as an expression."""
     return x.asobject() if hasattr(x, "asobject") else x
-
-
-def _is_float(x: Expr) -> bool:
-    return "float" in str(x.ty.dtype)
 
 
 def letting(build: Callable[[Bind], Expr], bind: Bind | None = None) -> Expr:

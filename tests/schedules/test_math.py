@@ -136,6 +136,15 @@ def test_remainder_is_exact(function: Callable[..., Any]) -> None:
     assert not libm_calls(kernel)
 
 
+@pytest.mark.parametrize("function", [tirx.fmod, tirx.truncmod])
+def test_remainder_of_doubles_is_the_c_librarys(function: Callable[..., Any]) -> None:
+    rng = np.random.default_rng(4)
+    x, y = rng.uniform(-1e6, 1e6, N), rng.uniform(-40, 40, N)
+    a, b = tensor(N, dtype="float64", name="a"), tensor(N, dtype="float64", name="b")
+    kernel = Kernel([a, b], te.compute((N,), lambda i: function(a[i], b[i]), name="y"))
+    np.testing.assert_array_equal(kernel(x, y), np.fmod(x, y))
+
+
 @pytest.mark.parametrize("power", [0.5, 1.0, 2.0, 3.0, 4.0, -0.5, -1.0, -2.0])
 def test_constant_powers(power: float) -> None:
     x = tensor(64)
