@@ -8,6 +8,7 @@ from typing import Literal
 import numpy as np
 
 from tilegrad._base.errors import UsageError
+from tilegrad.frontend.arguments import check_all
 from tilegrad.frontend.random import generator
 from tilegrad.frontend.tensor import Tensor
 
@@ -100,3 +101,6 @@ def orthogonal_(t: Tensor, scale: float = 1.0) -> Tensor:
     q, r = np.linalg.qr(generator().standard_normal((max(rows, cols), min(rows, cols))))
     q = q * np.sign(np.diag(r))
     return t.assign_(scale * (q if rows >= cols else q.T).reshape(t.shape))
+
+
+check_all(globals(), [name for name in globals() if name.endswith("_") and not name.startswith("_")])

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tilegrad.frontend.apply import apply
+from tilegrad.frontend.arguments import check_all
 from tilegrad.frontend.recording import usage
 from tilegrad.frontend.tensor import Tensor, tensor
 from tilegrad.runtime.program import RANDOM
@@ -86,3 +87,6 @@ def randint(low: int, high: int, shape: Sequence[int]) -> Tensor:
 def randperm(n: int) -> Tensor:
     """0 to n - 1 in random order, int64."""
     return tensor(generator().permutation(n), "int64")
+
+
+check_all(globals(), "manual_seed uniform randint randperm".split())

@@ -10,6 +10,7 @@ import numpy as np
 
 from tilegrad._base.errors import DTypeError, ShapeError
 from tilegrad.frontend import apply, dtypes, evaluate, functions, indexing
+from tilegrad.frontend.arguments import check_all
 from tilegrad.frontend.operators import Operators
 from tilegrad.frontend.recording import FLOATS, Node, fail_line, leaf, usage
 
@@ -293,3 +294,6 @@ def eye(n: int, m: int | None = None, dtype: Any = "float32") -> Tensor:
 def linspace(start: float, stop: float, steps: int, dtype: Any = "float32") -> Tensor:
     """``steps`` evenly spaced values, both ends included."""
     return tensor(np.linspace(start, stop, steps), dtype)
+
+
+check_all(globals(), "tensor zeros ones full zeros_like ones_like arange eye linspace".split())

@@ -12,6 +12,7 @@ from tilegrad._base.errors import ShapeError
 from tilegrad.frontend import evaluate
 from tilegrad.frontend import functions as F
 from tilegrad.frontend.apply import as_tensor
+from tilegrad.frontend.arguments import check_all
 from tilegrad.frontend.elementwise import detach
 from tilegrad.frontend.gradients import argument, cotangent_for, flatten, ones_for, unflatten, vjp_nodes
 from tilegrad.frontend.recording import fail_line, grad_mode, ordered, state, usage
@@ -229,3 +230,6 @@ class GradientTape:
             return unflatten([None] * len(leaves), spec)
         grads = iter(vjp_nodes([target._node], [cotangent], [x._node for x in known], True))
         return unflatten([next(grads) if any(x is k for k in known) else None for x in leaves], spec)
+
+
+check_all(globals(), "grad value_and_grad vjp jvp jacobian hessian".split())

@@ -82,6 +82,13 @@ ARRAYS: dict[str, tuple[Callable[[], Any], type[TilegradError], str]] = {
     "concatenation of other ranks": (lambda: tg.concat([t(2, 3), t(2)], 0), ShapeError, r"concat"),
     "the largest of no elements": (lambda: tg.max(t(0, 3), 0), ShapeError, r"max: got no elements along axes \(0,\)"),
     "the place of the least of no elements": (lambda: tg.argmin(t(0, 3), 0), ShapeError, r"argmin: got no elements"),
+    "padding that is no list of pairs": (lambda: tg.pad(t(2), (1, 2)), UsageError, r"pad, argument 'widths'.*pairs"),
+    "an axis that is no whole number": (lambda: t(2, 3).sum(1.0), UsageError, r"sum, argument 'axis': got 1.0.*whole number"),
+    "an axis that is a string": (lambda: tg.softmax(t(2), "1"), UsageError, r"softmax, argument 'axis': got '1'"),
+    "a bound that is an array": (lambda: tg.clip(t(2), X, 2), UsageError, r"clip, argument 'low': got an array of float32"),
+    "a width that is a string": (lambda: nn.Linear("3", 2), UsageError, r"Linear, argument 'in_features': got '3'"),
+    "channels below one": (lambda: nn.Conv2d(0, 2, 3), UsageError, r"Conv2d, argument 'in_channels': got 0, expected 1 or more"),
+    "a gradient of no function": (lambda: tg.grad(3), UsageError, r"grad, argument 'f.*got 3, expected a function"),
     "padding of too few axes": (lambda: tg.pad(t(2, 2), [(1, 2)]), ShapeError, r"pad, argument 'widths'.*every axis"),
     "a reflection beyond the array": (lambda: tg.pad(t(3), [(3, 0)], mode="reflect"), ShapeError, r"at most 2"),
     "a checkpoint of no function": (lambda: tg.checkpoint(3, t(2)), UsageError, r"checkpoint, argument 'fn': got 3"),
@@ -245,6 +252,13 @@ def test_arrays(what: str) -> None:
         result = action()
         result.numpy()  # whoever records first and fails later fails here, too
     assert caught.value.got or caught.value.expected, "says neither what came nor what was expected"
+
+
+def test_numpys_and_single_numbers_are_numbers() -> None:
+    x = np.arange(6, dtype="float32").reshape(2, 3)
+    np.testing.assert_array_equal(tg.sum(x, np.int64(1), np.True_).numpy(), x.sum(1, keepdims=True))
+    np.testing.assert_array_equal(tg.clip(x, tg.tensor(1.0), np.float32(3)).numpy(), x.clip(1, 3))
+    np.testing.assert_array_equal(tg.reshape(x, np.array([3, 2])).numpy(), x.reshape(3, 2))
 
 
 def test_kernels_with_guarded_and_clamped_reads_are_taken() -> None:

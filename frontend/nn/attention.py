@@ -12,6 +12,7 @@ from tilegrad._base.errors import UsageError
 from tilegrad.frontend import functions as F
 from tilegrad.frontend import init
 from tilegrad.frontend.apply import as_tensor
+from tilegrad.frontend.arguments import check_all
 from tilegrad.frontend.nn import functional as NF
 from tilegrad.frontend.nn.layers import Linear, ModuleList
 from tilegrad.frontend.nn.module import Module, Parameter
@@ -154,3 +155,6 @@ def clone(module: Module) -> Module:
     new.__dict__["_buffers"] = {n: b if b is None else as_tensor(b.numpy()) for n, b in module._buffers.items()}
     new.__dict__["_modules"] = {n: m if m is None else clone(m) for n, m in module._modules.items()}
     return new
+
+
+check_all(globals(), [name for name, v in globals().items() if isinstance(v, type) and v.__module__ == __name__])

@@ -8,6 +8,7 @@ from typing import Any
 from tilegrad._base.errors import ShapeError, UsageError
 from tilegrad.frontend import functions as F
 from tilegrad.frontend.apply import apply, as_tensor, axes_of
+from tilegrad.frontend.arguments import check_all
 from tilegrad.frontend.functions import log_softmax, pad, relu, sigmoid, silu, softmax, tanh
 from tilegrad.frontend.nn.losses import (
     binary_cross_entropy,
@@ -315,3 +316,6 @@ __all__ = [
     "relu", "relu6", "scaled_dot_product_attention", "selu", "sigmoid", "silu", "smooth_l1_loss", "softmax", "softplus",
     "tanh",
 ]  # fmt: skip
+
+
+check_all(globals(), __all__)

@@ -11,6 +11,7 @@ import numpy as np
 from tilegrad._base.errors import UsageError
 from tilegrad.frontend import functions as F
 from tilegrad.frontend import init
+from tilegrad.frontend.arguments import check_all
 from tilegrad.frontend.nn import functional as NF
 from tilegrad.frontend.nn.module import Module, Parameter
 from tilegrad.frontend.tensor import Tensor
@@ -299,3 +300,6 @@ class ModuleDict(Module):
     def items(self) -> Iterable[tuple[str, Module]]:
         """Pairs."""
         return self._modules.items()
+
+
+check_all(globals(), [name for name, v in globals().items() if isinstance(v, type) and v.__module__ == __name__])

@@ -11,6 +11,7 @@ from tilegrad._base.errors import ShapeError, UsageError
 from tilegrad.frontend import functions as F
 from tilegrad.frontend import init, random
 from tilegrad.frontend.apply import apply, as_tensor
+from tilegrad.frontend.arguments import check_all
 from tilegrad.frontend.blocks import custom_vjp
 from tilegrad.frontend.nn.module import Module, Parameter
 from tilegrad.frontend.recording import fail_line, grad_mode
@@ -267,3 +268,6 @@ class Embedding(Module):
 
     def extra_repr(self) -> str:
         return f"{self.num_embeddings}, {self.embedding_dim}"
+
+
+check_all(globals(), [name for name, v in globals().items() if isinstance(v, type) and v.__module__ == __name__])

@@ -11,6 +11,7 @@ from tilegrad._base.errors import UsageError
 from tilegrad.frontend import functions as F
 from tilegrad.frontend import init
 from tilegrad.frontend.apply import as_tensor
+from tilegrad.frontend.arguments import check_all
 from tilegrad.frontend.nn.module import Module, Parameter
 from tilegrad.frontend.nn.normalisation import dropout
 from tilegrad.frontend.tensor import Tensor, zeros
@@ -122,3 +123,6 @@ class GRU(_Recurrent):
         r, z = F.sigmoid(ir + hr), F.sigmoid(iz + hz)
         n = F.tanh(in_ + r * hn)
         return ((1.0 - z) * n + z * h,)
+
+
+check_all(globals(), [name for name, v in globals().items() if isinstance(v, type) and v.__module__ == __name__])
