@@ -70,7 +70,8 @@ def test_tasks_then_tune_then_tasks(tmp_path):
     tuned = run("tune", model, "-o", log, "--trials", "3", "--json", "--jobs", "1", "--plot", tmp_path / "p.svg")
     assert tuned.exit_code == 0
     events = [json.loads(x) for x in tuned.stdout.splitlines()]
-    assert [e["event"] for e in events[:-1]] == ["start", *["trial"] * 3, "task", "end"]
+    kinds = [e["event"] for e in events[:-1] if e["event"] != "notice"]  # the machine may drift
+    assert kinds == ["start", *["trial"] * 3, "task", "end"]
     assert events[-1]["report"]["trials"] == 3 and (tmp_path / "p.svg").exists()
     after = run("tasks", model, "--log", log).stdout
     assert "1 kernels: 1 tuned, 0 shipped, 0 nearest, 0 default" in after
