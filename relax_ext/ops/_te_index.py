@@ -83,7 +83,7 @@ def _scatter_add(name: str, updates: te.Tensor, indices: te.Tensor, shape: Ints,
     inner = [] if {id_of(v) for v in variables(to[axis])} & {id_of(probe[d]) for d in shared} else shared
     order = [*(d for d in range(len(extents)) if d not in inner), *inner]
     last = len(extents) - 1
-    long = [d for d in shared if (d not in inner if d == last else True) and extents[d] >= PARTS * (MIN_ROW if d == last else 1)]
+    long = [d for d in shared if extents[d] >= PARTS * (MIN_ROW if d == last else 1) and (d != last or d not in inner)]
     cut = next((e for e, v in enumerate(to) if any(v is probe[d] for d in long)), axis)
     worth = max(prod(extents), prod(shape)) >= PARALLEL_WORK and (cut != axis or prod(extents[d] for d in inner) >= MIN_ROW)
     parts = min(PARTS, shape[cut]) if worth else 1

@@ -4,8 +4,8 @@
  * condition variable. The caller takes part as worker 0 and waits for the others in the same way. Task t of a job
  * always runs with the same (task, number of tasks), so results do not depend on timing.
  *
- * No thread is pinned, but a worker that finds itself on the core of a thread before it moves to a free one: a thread
- * that yields is always runnable and looks cache-hot, and the scheduler may leave both on one core while another idles.
+ * Workers keep off the caller's core and off each other's, within the cores of the thread that made the pool: a thread
+ * that yields is always runnable and looks cache-hot, and the scheduler may leave two on one core while another idles.
  */
 #define _GNU_SOURCE
 #include "internal.h"

@@ -85,7 +85,7 @@ def test_any_batch_up_to_the_largest(upto, batch, n):
     x = batch[0][:n]
     loaded = tg.load(folder)
     y = loaded(x)
-    assert y.shape == (n, 5) and np.array_equal(y, compiled(x))
+    assert y.shape == (n, 5) and np.array_equal(y, compiled(x)) and np.array_equal(y, compiled(batch[0])[:n])
     np.testing.assert_allclose(y, tg.compile(compiled.function, [x], logs=[])(x), rtol=1e-5, atol=1e-6)
 
 
