@@ -219,7 +219,7 @@ def models():
 
 
 @pytest.mark.parametrize("name", models())
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("threads", [pytest.param(1, marks=pytest.mark.long), 2])
 def test_every_batch_is_right_and_stays_within_its_rows(name, threads, tmp_path):
     """Each row is what the model gives for it, whatever number of rows it comes with."""
     model, x = models()[name]
