@@ -1,9 +1,11 @@
-"""Contractions whose image has, along each side of a window, one position and one tap: no channel is summed with the window.
+"""Contractions whose image has, along each side of a window, one position and one tap.
 
 Canonical operand B is the image. Each of its windowed dimensions is read at ``stride * position + offset(tap)``, zero
 outside. Either the taps are summed (``gather``: convolution with one channel a group, and its gradient by data) or the
 positions are (``correlate``: the gradient by weight). A strided gradient by data has phases: the result's index is
-``phases * position + phase``, and each phase has taps of its own.
+``phases * position + phase``, and each phase has taps of its own. A gather may sum over channels, too, if the results that
+share the image are so few that all of them are computed at once: as a matrix product they would use the image's taps,
+gathered one by one, hardly more than once.
 """
 
 from __future__ import annotations
@@ -20,6 +22,10 @@ from tilegrad.schedules.contraction.runs import interval_bound, slope
 from tilegrad.schedules.stages import Expr, Iter, id_of, is_const, loads, substitute, variables
 
 MOST_TAPS = 81
+MOST_RESULTS = 4
+"""Results of a position that may sum over channels."""
+MOST_HELD = 1 << 20
+"""Elements of the least part of the image, with all channels, that a thread has to copy for them."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +56,7 @@ class Window:
     outer: tuple[Iter, ...]
     """Axes of the result that are neither position nor tap nor ``c.m``, which are the weights' (or gradient's) own."""
     summed: tuple[Iter, ...]
-    """Summed axes that are no side's (the images of a batch, in a gradient by weight)."""
+    """Summed axes that are no side's: channels (gather), or the images of a batch (correlate)."""
     read: Any
     """The image's read that moves with the window."""
 
@@ -69,10 +75,9 @@ def _window(c: Contraction) -> Window | None:
     read = moving[0]
     axes = {id_of(a.var): a for a in c.axes if a.extent > 1}
     own = [_used([i]) & axes.keys() for i in read.indices]
-    dims = [d for d, u in enumerate(own) if u & summed and u & private] or [-1]
-    dims = [
-        d for d, u in enumerate(own) if u & (summed | private) and (d >= dims[0] or not isinstance(read.indices[d], tirx.Var))
-    ]
+    first = next((d for d, u in enumerate(own) if u & summed and u & private), 0)
+    plain = [isinstance(i, tirx.Var) or bool(u & _ids(c.batch)) for i, u in zip(read.indices, own, strict=True)]
+    dims = [d for d, u in enumerate(own) if u & (summed | private) and (d >= first or not plain[d])]
     if not dims or dims[-1] != len(own) - 1:
         return None
     used = set().union(*(own[d] for d in dims))
@@ -81,7 +86,7 @@ def _window(c: Contraction) -> Window | None:
     taps, positions = (k_axes, n_axes) if form == "gather" else (n_axes, k_axes)
     rest_k = tuple(a for a in c.k if a.extent > 1 and id_of(a.var) not in used)
     rest_n = tuple(a for a in (*c.segments, *c.n) if a.extent > 1 and id_of(a.var) not in used)
-    if product(taps) > MOST_TAPS or (rest_k if form == "gather" else rest_n):
+    if product(taps) > MOST_TAPS or (form == "correlate" and rest_n) or (form == "gather" and rest_k and product(taps) == 1):
         return None
     sides = [_side(c, read, d, form, [_of(g, own[d]) for g in (positions, taps)]) for d in dims]
     if any(s is None for s in sides):
@@ -93,7 +98,14 @@ def _window(c: Contraction) -> Window | None:
     outer = tuple(a for a in (*c.batch, *rest_n) if a.extent > 1 and id_of(a.var) not in phases)
     if any(id_of(a.var) in phases for a in c.m) and form != "gather":
         return None
-    return Window(c, form, found, outer, rest_k, read)
+    w = Window(c, form, found, outer, rest_k, read)
+    return None if form == "gather" and rest_k and not _few_results(w) else w
+
+
+def _few_results(w: Window) -> bool:
+    """Whether a gather that sums over channels computes few results a position, from not too much of the image."""
+    lines = [len({f for live in s.reads for f, _ in live}) for s in w.sides[:-1]]
+    return product(inner(w)) <= MOST_RESULTS and product(w.summed) * math.prod(lines) * w.sides[-1].image <= MOST_HELD
 
 
 def inner(w: Window) -> tuple[Iter, ...]:

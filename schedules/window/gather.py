@@ -1,14 +1,16 @@
 """Taps are summed: each tile of the result is held in registers while the strip's vectors pass once.
 
 parallel over threads, each a run of units (outer axes, planes, bands):
-    fill the strip with the image's rows that the band reads
-    for the weights' own axes: all taps' weights
-        for tile (rows x vectors, of every phase): a load a vector of the strip, a multiply-add a use of it
+    fill the strip with the image's rows that the band reads, of every channel
+    for the weights' own axes, all at once where channels are summed:
+        for tile (rows x vectors, of every phase):
+            for channel: a load a vector of the strip, a multiply-add a use of it
             interleave the phases, epilogue and stores
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import product
 from typing import Any
 
@@ -33,14 +35,16 @@ class Gather(Tiles):
         env, s0 = self.named((*w.outer, *planes), tirx.floordiv(u, p.bands))
         base, s1 = mem.hold("base", t * p.strip)
         at = [env[a.var] for a in planes]
+        together = p.shape.results
 
         def each(walk: Walk) -> Stmt:
-            def one(m: Expr) -> Stmt:
-                here, s2 = self.named(inner(w), m)
-                weights, s3 = self._weights(env | here)
-                return seq(s2, s3, walk(lambda n, row, place: self._tile(n, row, place, env | here, weights)))
+            def some(g: Expr) -> Stmt:
+                found = [self.named(inner(w), g * together + i) for i in range(together)]
+                envs = [env | here for here, _ in found]
+                weights, s2 = ({}, []) if p.shape.channels > 1 else self._weights(envs)
+                return seq([x for _, x in found], s2, walk(lambda n, row, place: self._tile(n, row, place, envs, weights)))
 
-            return mem.loop(p.shape.inner, one, "m")
+            return mem.loop(p.shape.inner // together, some, "m")
 
         return seq(s0, s1, self.filled(base, env, at, tirx.floormod(u, p.bands), each))
 
@@ -52,54 +56,76 @@ class Gather(Tiles):
         out = {s.phase.var: self.mem.const(f) for s, f in zip(self.w.sides, phase, strict=True) if s.phase}
         return out | {s.tap.var: self.mem.const(x) for s, x in zip(self.w.sides, taps, strict=False) if s.tap}
 
-    def _weights(self, env: dict[Any, Expr]) -> tuple[dict[Any, Expr], list[Stmt]]:
-        """The weight of every phase and tap."""
+    def _weights(self, envs: Sequence[dict[Any, Expr]]) -> tuple[dict[Any, Expr], list[Stmt]]:
+        """The weight of every result, phase and tap."""
         out: dict[Any, Expr] = {}
         stmts: list[Stmt] = []
         for phase in self._phases():
             for _, taps in self.reads(phase, 0, 0):
-                value = self.mem.flatten(self.w.c.a.expr, env | self._fixed(phase, taps))
-                out[phase, taps], held = self.mem.hold("w", value)
-                stmts += held
+                for x, env in enumerate(envs):
+                    value = self.mem.flatten(self.w.c.a.expr, env | self._fixed(phase, taps))
+                    out[x, phase, taps], held = self.mem.hold("w", value)
+                    stmts += held
         return out, stmts
 
-    def _tile(self, rows: int, row: Expr, at: Expr, env: dict[Any, Expr], weights: dict[Any, Expr]) -> Stmt:
+    def _tile(self, rows: int, row: Expr, at: Expr, envs: Sequence[dict[Any, Expr]], weights: dict[Any, Expr]) -> Stmt:
         last = self.w.sides[-1]
         whole = last.limit // (self.p.lanes * len(last.reads))
 
         def group(v0: Expr, vectors: int, full: bool) -> Stmt:
-            return self._micro(rows, vectors, row, at, v0, full, env, weights)
+            return self._micro(rows, vectors, row, at, v0, full, envs, weights)
 
         return self.vector_groups(min(whole, self.p.row_vectors), group)
 
     def _micro(
-        self, rows: int, vectors: int, row: Expr, at: Expr, v0: Expr, full: bool, env: dict[Any, Expr], weights: dict[Any, Expr]
+        self,
+        rows: int,
+        vectors: int,
+        row: Expr,
+        at: Expr,
+        v0: Expr,
+        full: bool,
+        envs: Sequence[dict[Any, Expr]],
+        weights: dict[Any, Expr],
     ) -> Stmt:
-        p = self.p
+        p, mem = self.p, self.mem
         phases = self._phases()
-        keys = [(f, r, v) for f in phases for r in range(rows) for v in range(vectors)]
+        keys = [(x, f, r, v) for x in range(len(envs)) for f in phases for r in range(rows) for v in range(vectors)]
         made, allocs = self.cells("acc", len(keys))
         cell = dict(zip(keys, made, strict=True))
-        uses: dict[Read, list[tuple[Any, Any]]] = {}
-        for f, r, v in keys:
-            for read, taps in self.reads(f, r, v):
-                uses.setdefault(read, []).append(((f, r, v), weights[f, taps]))
-        out: list[Any] = [allocs]
-        fresh = set(keys)
-        for read in sorted(uses):
-            x, stmt = self.load(at, v0, read)
-            out.append(stmt)
-            for key, weight in uses[read]:
-                term = x * tirx.Broadcast(weight, p.lanes)
-                out.append(self.put(cell[key], term if key in fresh else self.get(cell[key]) + term))
-                fresh.discard(key)
         zero = tirx.Broadcast(tirx.const(0, self.w.c.acc), p.lanes)
-        out += [self.put(cell[key], zero) for key in keys if key in fresh]
-        for *lead, _ in dict.fromkeys((*f[:-1], 0) for f in phases):
-            for r in range(rows):
-                for v in range(vectors):
-                    turn = [cell[((*lead, f), r, v)] for f in range(len(self.w.sides[-1].reads))]
-                    out.append(self._store(turn, tuple(lead), row + r, v0 + v, full or v < vectors - 1, env))
+        clear = [self.put(c, zero) for c in made]
+
+        def channel(n: Expr) -> Stmt:
+            if p.shape.channels == 1:
+                return self._multiply(cell, at, v0, weights)
+            here, s0 = self.named(self.w.summed, n)
+            start, s1 = mem.hold("at", at + n * p.channel)
+            read, s2 = self._weights([env | here for env in envs])
+            return seq(s0, s1, s2, self._multiply(cell, start, v0, read))
+
+        out = [allocs, clear, mem.loop(p.shape.channels, channel, "c")]
+        for x, env in enumerate(envs):
+            for *lead, _ in dict.fromkeys((*f[:-1], 0) for f in phases):
+                for r in range(rows):
+                    for v in range(vectors):
+                        turn = [cell[(x, (*lead, f), r, v)] for f in range(len(self.w.sides[-1].reads))]
+                        out.append(self._store(turn, tuple(lead), row + r, v0 + v, full or v < vectors - 1, env))
+        return seq(out)
+
+    def _multiply(self, cell: dict[Any, Any], at: Expr, v0: Expr, weights: dict[Any, Expr]) -> Stmt:
+        """Add to every accumulator its taps of one channel of the strip, column by column and there weight by weight."""
+        terms = sorted(
+            (read[0], read[2], (x, f, taps), read, (x, f, r, v)) for x, f, r, v in cell for read, taps in self.reads(f, r, v)
+        )
+        out: list[Any] = []
+        loaded: dict[Read, Expr] = {}
+        for *_, weight, read, key in terms:
+            if read not in loaded:
+                loaded[read], stmt = self.load(at, v0, read)
+                out.append(stmt)
+            term = loaded[read] * tirx.Broadcast(weights[weight], self.p.lanes)
+            out.append(self.put(cell[key], self.get(cell[key]) + term))
         return seq(out)
 
     def _store(self, turn: list[Any], lead: Phase, row: Expr, vector: Expr, full: bool, env: dict[Any, Expr]) -> Stmt:

@@ -47,7 +47,7 @@ def _space(key: str, target: Target) -> tuple[Config, ...]:
             for strip_bytes in (target.l1_bytes // 2, target.l2_bytes // 4, target.l2_bytes):
                 config: Config = {"rows": rows, "vectors": vectors, "band": 1}
                 plan = Plan(shape, config, target)
-                row_bytes = plan.pitch * element_bytes(shape.acc) * len(plan.plane_offsets) * shape.rows.stride
+                row_bytes = plan.pitch * element_bytes(shape.acc) * len(plan.plane_offsets) * shape.rows.stride * shape.channels
                 band = max(1, strip_bytes // row_bytes // plan.most_rows)
                 if shape.form == "gather":
                     band = min(band, max(1, ceildiv(plan.tiles, ceildiv(target.threads, shape.outer))))
@@ -67,7 +67,10 @@ def _of_key(key: str) -> Workload:
 def _registers(p: Plan) -> int:
     """Vector registers of a tile: its accumulators (or gradients), room for some weights (or accumulators), two spare."""
     phases = math.prod(len(x.offsets) for x in p.shape.lines)
-    return p.most_rows * p.vectors * phases + min(p.shape.taps, ROOM) + 2
+    tile = p.most_rows * p.vectors * phases
+    if p.shape.channels == 1:
+        return tile + min(p.shape.taps, ROOM) + 2
+    return tile * p.shape.results + (p.most_rows + p.shape.rows.span) * p.vectors + 1
 
 
 def estimate(workload: Workload, config: Config, target: Target) -> float:
@@ -83,14 +86,16 @@ def _cycles(workload: Workload, config: Config, target: Target) -> dict[str, flo
     rows = shape.rows.positions / p.tiles
     groups = ceildiv(p.row_vectors, p.vectors)
     vectors = p.row_vectors / groups
-    fma = rows * vectors * shape.taps
+    fma = rows * vectors * shape.taps * shape.results * shape.channels
     reads = (rows * shape.rows.stride + shape.rows.span) / (rows * shape.rows.stride)
     offsets = len({f for live in shape.columns.offsets for f in live})
     lines = len({f for live in shape.rows.offsets for f in live})
-    loads = min(rows * lines, rows * shape.rows.stride * reads) * vectors * offsets * len(p.plane_offsets)
+    loads = min(rows * lines, rows * shape.rows.stride * reads) * vectors * offsets * len(p.plane_offsets) * shape.channels
     phases = math.prod(len(x.offsets) for x in shape.lines)
-    chains = rows * vectors * phases if shape.form == "gather" else float(shape.taps)
-    if shape.form == "gather":
+    chains = rows * vectors * phases * shape.results if shape.form == "gather" else float(shape.taps)
+    if shape.channels > 1:
+        loads += shape.taps * shape.results * shape.channels
+    elif shape.form == "gather":
         loads += max(0.0, shape.taps - (target.vector_registers - _registers(p) + ROOM))
     else:
         loads += rows * vectors * ceildiv(shape.taps, max(1, target.vector_registers - int(rows * vectors) - 2))
@@ -100,12 +105,12 @@ def _cycles(workload: Workload, config: Config, target: Target) -> dict[str, flo
     if shape.form == "correlate":
         images *= shape.summed * p.parts
     busiest = ceildiv(p.units, target.threads) / p.units
-    strip_rows = p.bands * p.strip_rows(p.band * rows) * len(p.plane_offsets)
+    strip_rows = p.bands * p.strip_rows(p.band * rows) * len(p.plane_offsets) * shape.channels
     copied = strip_rows * (COPY * p.pitch / p.lanes + ROW_OVERHEAD)
     if p.strip * elem > 0.6 * target.l1_bytes:
         copied += strip_rows * p.pitch / p.lanes * 2
-    inner = shape.inner if shape.form == "gather" else ceildiv(shape.inner, p.parts)
-    stores = rows * vectors * phases * 2.0 if shape.form == "gather" else 0.0
+    inner = shape.inner / shape.results if shape.form == "gather" else ceildiv(shape.inner, p.parts)
+    stores = rows * vectors * phases * shape.results * 2.0 if shape.form == "gather" else 0.0
     result = 0.0 if shape.form == "gather" else shape.outer * shape.inner * shape.taps * 14.0
     return {
         "tiles": images * inner * visits * tile * busiest,

@@ -50,7 +50,8 @@ POINT = Line(1, 1, 1, 1, ((0,),))
 
 @dataclass(frozen=True)
 class Shape:
-    """What a workload's fields say: ``outer`` results' other axes, ``inner`` those of the weights alone, ``summed`` images."""
+    """What a workload's fields say: ``outer`` results' other axes, ``inner`` those of the weights alone, ``summed`` channels
+    (gather) or images (correlate)."""
 
     form: str
     outer: int
@@ -73,6 +74,16 @@ class Shape:
     def columns(self) -> Line:
         """The last side."""
         return self.lines[-1]
+
+    @property
+    def channels(self) -> int:
+        """Channels of the image that a result sums over."""
+        return self.summed if self.form == "gather" else 1
+
+    @property
+    def results(self) -> int:
+        """Results of a position that a tile computes: all of them where they sum over channels."""
+        return self.inner if self.channels > 1 else 1
 
     @property
     def taps(self) -> int:
@@ -149,7 +160,7 @@ class Plan:
         """Threads that get a unit."""
         return max(1, min(self.target.threads, self.units))
 
-    # --- the strip: [plane][row][residue of the column][position] -------------------------------------------
+    # --- the strip: [channel][plane][row][residue of the column][position] ----------------------------------
 
     @cached_property
     def plane_offsets(self) -> tuple[tuple[int, ...], ...]:
@@ -178,9 +189,14 @@ class Plan:
         return self.strip_rows(self.band * self.most_rows) * self.pitch
 
     @property
+    def channel(self) -> int:
+        """Elements of a channel of the strip."""
+        return self.plane * len(self.plane_offsets)
+
+    @property
     def strip(self) -> int:
         """Elements of a strip."""
-        return self.plane * len(self.plane_offsets)
+        return self.channel * self.shape.channels
 
     def column_place(self, offset: int) -> int:
         """Where, within a row of the strip, the column of ``offset`` lies for position 0."""
@@ -191,7 +207,7 @@ class Plan:
     @property
     def unrolled(self) -> int:
         """Multiply-adds of a tile."""
-        return self.most_rows * self.vectors * self.shape.taps
+        return self.most_rows * self.vectors * self.shape.taps * self.shape.results
 
     def check(self) -> None:
         """Raise ScheduleError for a config that is not legal."""

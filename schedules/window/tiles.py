@@ -72,7 +72,12 @@ class Tiles:
 
             return mem.loop(count, one, "tile")
 
-        return seq(s0, s1, self.strip.fill(base, env, planes, row0, rows), each(walk))
+        def channel(n: Expr) -> Stmt:
+            to, s4 = mem.hold("channel", base + n * p.channel)
+            here, s5 = self.named(self.w.summed if p.shape.channels > 1 else (), n)
+            return seq(s4, s5, self.strip.fill(to, env | here, planes, row0, rows))
+
+        return seq(s0, s1, mem.loop(p.shape.channels, channel, "c"), each(walk))
 
     def _row(self, tile: Expr) -> Expr:
         small, large = self.p.rows

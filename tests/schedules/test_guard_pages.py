@@ -141,16 +141,24 @@ def test_few_rows_against_rows(tmp_path):
     check(tmp_path, [a, b], [c], {"form": "dot", "mr": 2, "nr": TARGET.vector_bytes // 4, "pack_a": False, "pack_b": False})
 
 
-@pytest.mark.parametrize("kind", ["forward", "by_data", "by_weight"])
-def test_convolutions(tmp_path, kind):
-    x, w, y = tensor(2, 3, 7, 7, name="x"), tensor(5, 3, 3, 3, name="w"), tensor(2, 5, 4, 4, name="y")
+@pytest.mark.parametrize(
+    "kind, c, template",
+    [
+        ("forward", 3, "contraction/1"),
+        ("by_data", 6, "contraction/1"),
+        ("by_data", 3, "window/1"),
+        ("by_weight", 3, "contraction/1"),
+    ],
+)
+def test_convolutions(tmp_path, kind, c, template):
+    x, w, y = tensor(2, c, 7, 7, name="x"), tensor(5, c, 3, 3, name="w"), tensor(2, 5, 4, 4, name="y")
     window = ((2, 2), ((1, 1), (1, 1)), (1, 1), 1)
     made = {
         "forward": lambda: ([x, w], conv(x, w, *window)),
-        "by_data": lambda: ([y, w], conv_by_data(y, w, (2, 3, 7, 7), *window)),
-        "by_weight": lambda: ([y, x], conv_by_weight(y, x, (5, 3, 3, 3), *window)),
+        "by_data": lambda: ([y, w], conv_by_data(y, w, (2, c, 7, 7), *window)),
+        "by_weight": lambda: ([y, x], conv_by_weight(y, x, (5, c, 3, 3), *window)),
     }[kind]()
-    check(tmp_path, made[0], [made[1]])
+    check(tmp_path, made[0], [made[1]], template=template)
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (3, 17), (5, 127)])

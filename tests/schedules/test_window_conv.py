@@ -1,4 +1,4 @@
-"""Window sums (depthwise convolution and its gradients) against PyTorch in float64."""
+"""Window sums (depthwise convolution, few results of many channels, their gradients) against PyTorch in float64."""
 
 import numpy as np
 import pytest
@@ -33,6 +33,19 @@ SLOW = [
     ((1, 2, 130, 130), (2, 1, 3, 3), 1, 1, 1, 2),
 ]
 CASES = [*QUICK, *(pytest.param(*case, marks=pytest.mark.long) for case in SLOW)]
+FEW = [  # the same, and the computation that sums over channels to few results
+    ((2, 3, 13, 21), (5, 3, 3, 3), 1, 1, 1, 1, "by_data"),
+    ((1, 2, 12, 19), (4, 2, 5, 3), (2, 1), 1, 1, 1, "by_data"),
+    ((2, 6, 9, 20), (4, 3, 3, 3), 1, 1, 1, 2, "forward"),
+]
+FEW_SLOW = [
+    ((1, 3, 30, 34), (16, 3, 7, 7), 2, 3, 1, 1, "by_data"),
+    ((2, 5, 40), (1, 5, 5), 2, 2, 1, 1, "forward"),
+    ((1, 3, 5, 6, 18), (2, 3, 3, 3, 3), 1, 1, 1, 1, "forward"),
+    ((2, 2, 20, 20), (6, 1, 3, 3), 1, 2, 2, 2, "by_data"),
+    ((1, 24, 7, 7), (4, 24, 3, 3), 2, 1, 1, 1, "forward"),
+]
+SUMS = [*FEW, *(pytest.param(*case, marks=pytest.mark.long) for case in FEW_SLOW)]
 
 
 def _check(inputs, outputs, reference, config=None, target=TARGET):
@@ -50,8 +63,16 @@ def test_against_torch(x_shape, w_shape, strides, padding, dilation, groups, kin
     kernel = _check(inputs, [out], reference)
     if kernel.template is TEMPLATE:
         assert TEMPLATE.match(TEMPLATE.define(kernel.workload)).key == kernel.workload.key
-    else:  # a gradient by data that sums over channels, whose phases have one tap each, or not those of the stride
+    else:  # a gradient by data whose phases have one tap each, or not those of the stride
         assert kind == "by_data"
+
+
+@pytest.mark.parametrize("x_shape, w_shape, strides, padding, dilation, groups, kind", SUMS)
+def test_few_results_of_many_channels(x_shape, w_shape, strides, padding, dilation, groups, kind):
+    inputs, out, reference = kinds(x_shape, w_shape, strides, padding, dilation, groups)[kind]
+    kernel = _check(inputs, [out], reference)
+    assert kernel.template is TEMPLATE
+    assert TEMPLATE.match(TEMPLATE.define(kernel.workload)).key == kernel.workload.key
 
 
 @pytest.mark.parametrize("kind", ["forward", "by_data", "by_weight"])
@@ -59,31 +80,40 @@ def test_matched_by_its_form(kind):
     inputs, out, reference = kinds((2, 3, 14, 14), (3, 1, 3, 3), 2, 1, 1, 3)[kind]
     kernel = _check(inputs, [out], reference, target=NARROW)
     assert kernel.template is TEMPLATE
-    dense = kinds((2, 6, 9, 9), (4, 6, 3, 3), 1, 1, 1, 1)[kind]
+    dense = kinds((2, 6, 9, 9), (7, 6, 3, 3), 1, 1, 1, 1)[kind]
     assert TEMPLATE.match(create([*dense[0], dense[1]])) is None
 
 
-@pytest.mark.parametrize("kind", ["forward", "by_weight", pytest.param("by_data", marks=pytest.mark.long)])
-def test_configs(kind):
-    channels, stride = (4, 2) if kind == "by_data" else (2, 1)  # two results a channel, or phases
-    inputs, out, reference = kinds((2, channels, 19, 35), (4, 1, 3, 3), stride, 1, 1, channels)[kind]
+CONFIGURED = [  # channels, weights, stride, groups, kind
+    (2, (4, 1, 3, 3), 1, 2, "forward"),
+    (2, (4, 1, 3, 3), 1, 2, "by_weight"),
+    (5, (2, 5, 3, 3), 1, 1, "forward"),
+    pytest.param(4, (4, 1, 3, 3), 2, 4, "by_data", marks=pytest.mark.long),
+]
+
+
+@pytest.mark.parametrize("channels, w_shape, stride, groups, kind", CONFIGURED)
+def test_configs(channels, w_shape, stride, groups, kind):
+    inputs, out, reference = kinds((2, channels, 19, 35), w_shape, stride, 1, 1, groups)[kind]
     configs = TEMPLATE.space(TEMPLATE.match(create([*inputs, out])), TARGET)
     assert TEMPLATE.default(TEMPLATE.match(create([*inputs, out])), TARGET) in configs
     for config in configs[:: max(1, len(configs) // 5)]:
         _check(inputs, [out], reference, config)
 
 
-def test_epilogue_and_two_outputs():
-    x, w, b = tensor(2, 3, 15, 21), tensor(3, 1, 3, 3, name="w"), tensor(3, name="b")
-    y = conv(x, w, 1, 1, 1, 3)
+@pytest.mark.parametrize("per_group", [1, 3])
+def test_epilogue_and_two_outputs(per_group):
+    groups = 3 // per_group
+    x, w, b = tensor(2, 3, 15, 21), tensor(3, per_group, 3, 3, name="w"), tensor(3, name="b")
+    y = conv(x, w, 1, 1, 1, groups)
     z = te.compute(y.shape, lambda n, c, i, j: y[n, c, i, j] + b[c], name="add")
     relu = te.compute(y.shape, lambda *i: tirx.max(z(*i), tirx.const(0, "float32")), name="relu")
     kernel = Kernel([x, w, b], z, relu)
     assert kernel.template is TEMPLATE
-    arrays = [normal(2, 3, 15, 21), normal(3, 1, 3, 3, seed=1), normal(3, seed=2)]
+    arrays = [normal(2, 3, 15, 21), normal(3, per_group, 3, 3, seed=1), normal(3, seed=2)]
     got_z, got_relu = kernel(*arrays)
     u, v, s = (torch.tensor(a).double() for a in arrays)
-    want = torch.nn.functional.conv2d(u, v, s, 1, 1, 1, 3).numpy()
+    want = torch.nn.functional.conv2d(u, v, s, 1, 1, 1, groups).numpy()
     np.testing.assert_allclose(got_z, want, rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(got_relu, np.maximum(want, 0), rtol=1e-4, atol=1e-4)
 
