@@ -24,10 +24,23 @@ def path_of(value: Any, where: str) -> Path:
     raise UsageError(where, f"{value!r} of type {type(value).__name__}", "a path, as str or pathlib.Path")
 
 
-def checksum(manifest: Mapping[str, Any]) -> str:
-    """SHA-256 of the manifest without its own checksum."""
-    plain = {k: v for k, v in manifest.items() if k != "checksum"}
-    return hashlib.sha256(json.dumps(plain, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+_LINE = b',\n "checksum": "%b"\n}\n'
+
+
+def manifest_text(manifest: Mapping[str, Any]) -> bytes:
+    """The manifest's file: JSON whose last line is the SHA-256 of all before it."""
+    body = json.dumps(manifest, indent=1)[:-2].encode()
+    return body + _LINE % _sha256(body)
+
+
+def is_whole(text: bytes) -> bool:
+    """Whether a manifest's file is as ``manifest_text`` made it."""
+    body = text[: -len(_LINE % _sha256(b""))]
+    return text == body + _LINE % _sha256(body)
+
+
+def _sha256(data: bytes) -> bytes:
+    return hashlib.sha256(data).hexdigest().encode()
 
 
 def checked_states(manifest: Mapping[str, Any], given: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -40,7 +53,7 @@ def checked_states(manifest: Mapping[str, Any], given: Mapping[str, np.ndarray])
         dtype, shape = np.dtype(numpy_dtype(s["dtype"])), tuple(s["shape"])
         if name not in given and s["role"] == "state":
             raise UsageError("states", f"no {name!r}", f"an array {s['dtype']}{s['shape']}")
-        array = np.asarray(given.get(name, np.zeros(shape, dtype)))
+        array = np.asarray(given[name]) if name in given else np.zeros(shape, dtype)
         if array.shape != shape:
             raise ShapeError(f"state '{name}'", f"shape {array.shape}", f"{shape}")
         if s["dtype"] == "bfloat16" and array.dtype.name == "bfloat16":

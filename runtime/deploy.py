@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import _thread
 import hashlib
 import json
 import mmap
-import threading
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,13 @@ import numpy as np
 from tilegrad._base.errors import LibraryError, UsageError
 from tilegrad._base.target import cpu
 from tilegrad.runtime import elf, safetensors
-from tilegrad.runtime.contents import MANIFEST, PARAMETERS, checked_states, checksum, path_of
+from tilegrad.runtime.contents import MANIFEST, PARAMETERS, checked_states, is_whole, path_of
 from tilegrad.runtime.library import Context, Library
 from tilegrad.runtime.manifest import ABI
 from tilegrad.runtime.program import RANDOM
+
+BLOCK = 1 << 24
+"""Bytes that are hashed between two looks at whether the checksum is still wanted."""
 
 
 class Loaded:
@@ -87,7 +91,7 @@ class Loaded:
 
     def save(self, path: str | Path) -> None:
         """Write every state and hyperparameter as safetensors. Raises LibraryError when the file cannot be written."""
-        dtypes = {s["name"]: s["dtype"] for s in self.library.manifest["states"]}
+        dtypes = {name: s["dtype"] for name, s in self.library.states.items()}
         safetensors.save(path_of(path, "save, argument 'path'"), self.states, dtypes)
 
     def restore(self, path: str | Path) -> None:
@@ -99,12 +103,10 @@ class Loaded:
         self._take(safetensors.load(path_of(path, "restore, argument 'path'")))
 
     def _take(self, found: Mapping[str, np.ndarray]) -> None:
-        known = {s["name"] for s in self.library.manifest["states"]}
-        arrays = {name: a for name, a in found.items() if name in known}
-        present = set(arrays)
-        for name, array in checked_states(self.library.manifest, arrays).items():
-            if name in present:
-                self.state(name)[...] = array
+        arrays = {name: a for name, a in found.items() if name in self.library.states}
+        checked = checked_states(self.library.manifest, arrays)
+        for name in arrays:
+            self.state(name)[...] = checked[name]
 
     def __repr__(self) -> str:
         return f"Loaded({', '.join(self.library.names)}; {self.library.path.parent})"
@@ -118,33 +120,31 @@ def load(directory: str | Path, num_threads: int | None = None) -> Loaded:
     is wrong.
     """
     folder = path_of(directory, "load, argument 'directory'")
-    manifest = _read_manifest(folder)
-    _check_machine(manifest)
-    path = folder / f"lib{manifest['prefix']}.so"
-    if not {path.name, PARAMETERS} <= set(manifest["files"]):
-        raise LibraryError(f"package {folder}", "a manifest that lists no library or no parameters", "an exported package")
-    code, parameters = (_File(folder / name, manifest["files"][name]) for name in (path.name, PARAMETERS))
-    code.verify()
-    code.check()
-    arch = elf.machine(code.data[:64])
-    if arch != manifest["target"]["arch"]:
-        raise LibraryError(f"library {path}", f"a file for {arch}", manifest["target"]["arch"], "Export the package again.")
-    beside = threading.Thread(target=parameters.verify)  # hashing lets other threads run
-    beside.start()
-    try:
-        library = Library(path.absolute(), manifest)
-        loaded = Loaded(library, library.context(num_threads))
-        loaded._take(safetensors.parse(parameters.data, parameters.path))
-    finally:
-        beside.join()
-        parameters.check()  # its error comes first: whatever else went wrong may be due to it
+    with _File(folder / PARAMETERS) as parameters:  # takes longest, and lets other threads run: it is done beside the rest
+        manifest = _read_manifest(folder)
+        _check_machine(manifest)
+        path = folder / f"lib{manifest['prefix']}.so"
+        if not {path.name, PARAMETERS} <= set(manifest["files"]):
+            raise LibraryError(f"package {folder}", "a manifest that lists no library or no parameters", "an exported package")
+        code = _File(path)
+        code.check(manifest["files"][path.name])
+        arch = elf.machine(code.data[:64])
+        if arch != manifest["target"]["arch"]:
+            raise LibraryError(f"library {path}", f"a file for {arch}", manifest["target"]["arch"], "Export the package again.")
+        try:
+            library = Library(path.absolute(), manifest)
+            loaded = Loaded(library, library.context(num_threads))
+            loaded._take(safetensors.parse(parameters.data, parameters.path))
+        finally:
+            parameters.check(manifest["files"][PARAMETERS])  # its error comes first: whatever else went wrong may be due to it
     return loaded
 
 
 def _read_manifest(folder: Path) -> dict[str, Any]:
     path = folder / MANIFEST
     try:
-        manifest = json.loads(path.read_text())
+        text = path.read_bytes()
+        manifest = json.loads(text)
     except OSError as e:
         raise LibraryError(f"package {folder}", f"no readable {MANIFEST}: {e.strerror}", "a folder that export wrote") from e
     except ValueError as e:
@@ -156,7 +156,7 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
     if manifest["abi"] != ABI:
         hint = "Export the package again with this version of tilegrad, or use the version that wrote it."
         raise LibraryError(f"package {folder}", f"ABI version {manifest['abi']}", f"{ABI}", hint)
-    if manifest.get("checksum") != checksum(manifest):
+    if not is_whole(text):
         raise LibraryError(f"manifest {path}", "a wrong checksum: it was changed or is damaged", "the file that export wrote")
     return manifest
 
@@ -172,23 +172,59 @@ def _check_machine(manifest: Mapping[str, Any]) -> None:
 
 
 class _File:
-    """A file of a package, mapped, and what the manifest says of it."""
+    """A file of a package, mapped. Its checksum is computed by ``check``, or beside the body of a ``with`` statement."""
 
-    def __init__(self, path: Path, expected: Mapping[str, Any]) -> None:
-        self.path, self.expected, self._found = path, expected, ""
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.data: mmap.mmap | bytes = b""
+        self._problem = ""
+        self._digest = hashlib.sha256()
+        self._wanted = True
+        self._hashing: Any = None
         try:
-            with path.open("rb") as file:
-                self.data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            file = os.open(path, os.O_RDONLY)
+            try:
+                self.data = mmap.mmap(file, 0, access=mmap.ACCESS_READ)
+            finally:
+                os.close(file)
         except (OSError, ValueError) as e:
-            raise LibraryError(f"package file {path}", f"{e}", "a complete package", "Copy or export it again.") from e
+            self._problem = str(e)
 
-    def verify(self) -> None:
-        """Compute the checksum."""
-        self._found = hashlib.sha256(self.data).hexdigest()
+    def _hash(self) -> None:
+        with memoryview(self.data) as data:
+            for at in range(0, len(data), BLOCK):
+                if self._wanted:
+                    self._digest.update(data[at : at + BLOCK])
 
-    def check(self) -> None:
-        """Raises LibraryError unless ``verify`` found what the manifest says."""
-        wanted = self.expected["sha256"]
-        if self._found != wanted:
+    def check(self, expected: Mapping[str, Any]) -> None:
+        """Raises LibraryError unless the file is there and is what the manifest says."""
+        if self._hashing is None:
+            self._hash()
+        else:
+            self._wait()
+        if self._problem:
+            raise LibraryError(f"package file {self.path}", self._problem, "a complete package", "Copy or export it again.")
+        wanted = expected["sha256"]
+        if self._digest.hexdigest() != wanted:
             got = "a wrong checksum: it is damaged or incomplete"
             raise LibraryError(f"package file {self.path}", got, wanted[:16] + "...", "Copy it again.")
+
+    def __enter__(self) -> _File:
+        self._hashing = _thread.allocate_lock()
+        self._hashing.acquire()
+        _thread.start_new_thread(self._hash_beside, ())  # threading.Thread waits until it runs
+        return self
+
+    def _hash_beside(self) -> None:
+        try:
+            self._hash()
+        finally:
+            self._hashing.release()
+
+    def _wait(self) -> None:
+        with self._hashing:
+            pass
+
+    def __exit__(self, *error: object) -> None:
+        self._wanted = False
+        self._wait()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Mapping
+from math import prod
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -12,9 +13,10 @@ import numpy as np
 
 from tilegrad._base import settings
 from tilegrad._base.errors import IndexingError, LibraryError, UsageError
-from tilegrad.runtime.binding import Binder
+from tilegrad.runtime.binding import Binder, address
 from tilegrad.runtime.families import Family, read
 from tilegrad.runtime.manifest import Port, ports_of
+from tilegrad.runtime.memory import zeros
 from tilegrad.runtime.program import numpy_dtype
 
 if TYPE_CHECKING:
@@ -35,6 +37,8 @@ class Library:
         self.manifest = manifest
         self.entries: dict[str, tuple[Port, ...]] = ports_of(manifest)
         """Every entry's ports, in the order of the C function's argument array."""
+        self.states: dict[str, dict[str, Any]] = {s["name"]: s for s in manifest["states"]}
+        """What the manifest says of every state and hyperparameter."""
         self.families: dict[str, Family] = read(manifest)
         """Entries that are one function of several batch sizes; ``run`` takes a family's name as well as an entry's."""
         self._functions: _Functions | None = None
@@ -136,13 +140,19 @@ class Context:
         self.library = library
         self.num_threads = num_threads
         self._f = library.functions
-        # The memory is NumPy's, so that arrays of ``state`` keep it alive; untouched pages cost nothing.
-        self._workspace = np.zeros(self._f.workspace_size(num_threads), np.uint8)
-        self._pointer = self._f.context_create_in(num_threads, self._workspace.ctypes.data, self._workspace.nbytes)
+        self._workspace = self._memory(self._f.workspace_size(num_threads))  # arrays of ``state`` keep it alive
+        self._start = address(self._workspace)
+        self._pointer = self._f.context_create_in(num_threads, self._start, self._workspace.nbytes)
         if not self._pointer:
             raise LibraryError(f"library {library.path}", self._f.last_error(None).decode(), "a context")
         self._states: dict[str, np.ndarray] = {}
         self._forms: dict[tuple[str, int | None], tuple[Binder, Callable[..., int]]] = {}
+
+    def _memory(self, nbytes: int) -> np.ndarray:
+        try:
+            return zeros(nbytes)
+        except (MemoryError, OSError) as e:
+            raise LibraryError(f"library {self.library.path}", f"no memory for {nbytes} bytes: {e}", "a context") from e
 
     def run(self, entry: str, args: Arrays) -> dict[str, np.ndarray]:
         """Call an entry, or a family by the batch of its first input, and return the outputs by port name.
@@ -193,19 +203,19 @@ class Context:
     def state(self, name: str) -> np.ndarray:
         """The context's own array of a state or hyperparameter; writing to it changes the value."""
         if not isinstance(name, str) or name not in self._states:
-            known = {s["name"]: s for s in self.library.manifest["states"]}
-            if not isinstance(name, str) or name not in known:
-                raise UsageError("state", repr(name), f"one of {', '.join(known)}")
-            start = self._f.state(self._live(), name.encode(), None) - self._workspace.ctypes.data
-            shape, dtype = tuple(known[name]["shape"]), np.dtype(numpy_dtype(known[name]["dtype"]))
-            size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+            if not isinstance(name, str) or name not in self.library.states:
+                raise UsageError("state", repr(name), f"one of {', '.join(self.library.states)}")
+            known = self.library.states[name]
+            start = self._f.state(self._live(), name.encode(), None) - self._start
+            shape, dtype = tuple(known["shape"]), np.dtype(numpy_dtype(known["dtype"]))
+            size = prod(shape) * dtype.itemsize
             self._states[name] = self._workspace[start : start + size].view(dtype).reshape(shape)
         return self._states[name]
 
     @property
     def states(self) -> dict[str, np.ndarray]:
         """Every state and hyperparameter by name, as ``state`` returns it."""
-        return {s["name"]: self.state(s["name"]) for s in self.library.manifest["states"]}
+        return {name: self.state(name) for name in self.library.states}
 
     def benchmark(self, entry: str, args: Arrays, number: int = 1, repeat: int = 1) -> list[float]:
         """Seconds a run, for each of ``repeat`` series of ``number`` runs, timed in C after one run to warm up."""

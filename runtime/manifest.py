@@ -12,7 +12,7 @@ from tilegrad._base.version import __version__
 from tilegrad.runtime import families as family
 from tilegrad.runtime.program import Program
 
-ABI = 2
+ABI = 3
 """Version of the C ABI and of the manifest's form; a loader refuses any other."""
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")

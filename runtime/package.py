@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,7 +12,7 @@ import numpy as np
 
 from tilegrad._base.errors import LibraryError
 from tilegrad.runtime import amalgam, cache, example, header, safetensors, wrapper
-from tilegrad.runtime.contents import MANIFEST, PARAMETERS, checked_states, checksum
+from tilegrad.runtime.contents import MANIFEST, PARAMETERS, checked_states, manifest_text
 from tilegrad.runtime.library import Library
 
 if TYPE_CHECKING:
@@ -77,7 +76,7 @@ def export(
     safetensors.save(out / PARAMETERS, arrays, dtypes)
     contents[PARAMETERS] = (out / PARAMETERS).read_bytes()
     manifest = {**library.manifest, "files": {file: _described(data) for file, data in contents.items()}}
-    _write(out / MANIFEST, (json.dumps({**manifest, "checksum": checksum(manifest)}, indent=1) + "\n").encode())
+    _write(out / MANIFEST, manifest_text(manifest))
     return out
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import mmap
 import os
 import threading
 import time
@@ -12,7 +13,8 @@ import numpy as np
 import pytest
 
 from tilegrad import runtime
-from tilegrad._base.errors import DTypeError, ShapeError, UsageError
+from tilegrad._base.errors import DTypeError, LibraryError, ShapeError, UsageError
+from tilegrad.runtime import memory
 
 
 def train(context, data, steps, **given):
@@ -276,3 +278,28 @@ def test_two_libraries_keep_their_own_kernels(kit):
     for _ in range(2):
         plus, minus = (c.run("apply", {"x": x})["y"] for c in contexts)
         assert np.array_equal(plus, x + 2) and np.array_equal(minus, x - 2)
+
+
+@pytest.mark.parametrize("nbytes", [100, 3 * memory.HUGE + 100])
+@pytest.mark.parametrize("huge", [True, False])
+def test_memory_is_zeros_that_may_be_written(nbytes, huge, monkeypatch):
+    """Large memory starts at a huge page where there are any; arrays keep it alive, and a fork's child has a copy of its own."""
+    if not huge:
+        monkeypatch.delattr(mmap, "MADV_HUGEPAGE")
+    array = memory.zeros(nbytes)
+    assert array.shape == (nbytes,) and array.dtype == np.uint8 and not array.any()
+    assert nbytes < memory.HUGE or not huge or array.ctypes.data % memory.HUGE == 0
+    tail = array[-50:].view()
+    del array
+    tail[...] = 7
+    child = os.fork()
+    if child == 0:
+        tail[...] = 8
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0 and (tail == 7).all()
+
+
+def test_no_memory_for_a_context(regression, monkeypatch):
+    monkeypatch.setattr(regression.functions, "workspace_size", lambda threads: 1 << 60)
+    with pytest.raises(LibraryError, match=f"no memory for {1 << 60} bytes"):
+        regression.context(1)

@@ -302,8 +302,8 @@ def test_runtime_without_threads(kit, data, tmp_path):
 def _edit(manifest_path, change):
     manifest = json.loads(manifest_path.read_text())
     change(manifest)
-    manifest["checksum"] = contents.checksum(manifest)
-    manifest_path.write_text(json.dumps(manifest))
+    del manifest["checksum"]
+    manifest_path.write_bytes(contents.manifest_text(manifest))
 
 
 def _flip(path):

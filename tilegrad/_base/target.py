@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
+import itertools
 import json
 import platform
 import re
@@ -183,9 +185,8 @@ def cpu() -> tuple[str, tuple[str, ...], str]:
         raise TargetError("target 'native'", f"architecture {machine!r}", "x86_64, aarch64 or riscv64")
     flags: set[str] = set()
     model = "generic"
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        for line in info.read_text().splitlines():
+    with contextlib.suppress(OSError), open("/proc/cpuinfo") as info:
+        for line in itertools.takewhile(str.strip, info):  # the first core's: Linux reports what all of them have
             key, _, value = line.partition(":")
             if key.strip() in ("flags", "Features"):
                 flags |= set(value.split())
