@@ -10,26 +10,30 @@ from __future__ import annotations
 from typing import Any
 
 NAME = "tilegrad"
+WITH_LETS = "tilegrad.with_lets"
+"""For kernels with ``Let`` expressions: TVM's elimination of common subexpressions puts the definition of one that
+stands in a ``Let`` behind its first use. LLVM eliminates them in any case."""
 
 
 def pipeline_for(func: Any) -> str:
     """The name of the TIR pipeline for one kernel, registered with TVM when first asked for."""
-    from tilegrad._base.tvm import s_tir, tvm_ffi
+    from tilegrad._base.tvm import s_tir, tirx, tvm_ffi
 
     blocks: list[Any] = []
-    tvm_ffi.structural_walk(func.body, (s_tir.SBlockRealize, lambda b: blocks.append(b)))
-    return "default" if blocks else _registered()
+    lets: list[Any] = []
+    tvm_ffi.structural_walk(func.body, [(s_tir.SBlockRealize, blocks.append), (tirx.Let, lets.append)])
+    return "default" if blocks else _registered(WITH_LETS if lets else NAME)
 
 
-def _registered() -> str:
+def _registered(name: str) -> str:
     from tvm.tirx import compilation_pipeline
 
-    if NAME not in compilation_pipeline.PIPELINE_MAP:
-        compilation_pipeline.register_tir_pipeline(NAME, _factory)
-    return NAME
+    if name not in compilation_pipeline.PIPELINE_MAP:
+        compilation_pipeline.register_tir_pipeline(name, lambda: _factory(common_subexpressions=name == NAME))
+    return name
 
 
-def _factory() -> tuple[Any, Any, Any]:
+def _factory(common_subexpressions: bool) -> tuple[Any, Any, Any]:
     from tvm.tirx import compilation_pipeline
 
     from tilegrad._base.tvm import s_tir, tirx, tvm
@@ -44,7 +48,7 @@ def _factory() -> tuple[Any, Any, Any]:
         t.UnrollLoop(),
         t.StmtSimplify(),
         s_tir.transform.RewriteUnsafeSelect(),
-        t.CommonSubexprElim(),
+        *([t.CommonSubexprElim()] if common_subexpressions else []),
         t.VerifyMemory(),
         t.AnnotateEntryFunc(),
         t.SplitHostDevice(),

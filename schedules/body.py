@@ -118,6 +118,7 @@ class Evaluator:
             for analyzer in (self.analyzer, self._anywhere):
                 analyzer.bind(it.var, ir.Range(tirx.const(low, it.var.ty.dtype), tirx.const(high, it.var.ty.dtype)))
         self._memo: dict[Any, Expr] = {}
+        self._memory: set[int] = set()
         self._guards = 0
         self._bounds: list[bool] = []
 
@@ -158,8 +159,12 @@ class Evaluator:
 
     def read(self, buffer: Any, indices: Sequence[Expr]) -> Expr:
         """The value of ``buffer[indices]``."""
+        if id_of(buffer) in self._memory:  # part of an index that has its value already
+            return buffer[tuple(indices)]
         indices = [i if isinstance(i, _LEAVES) else self.analyzer.simplify(self.value(i)) for i in indices]
         if self._rule is not None and (answer := self._rule(buffer, indices)) is not None:
+            if isinstance(answer, ir.TensorLoad) and not answer.source.same_as(buffer):
+                self._memory.add(id_of(answer.source))
             return answer
         stage = self._inlined.get(id_of(buffer))
         if stage is None:
@@ -191,6 +196,7 @@ class Evaluator:
         """A read of memory, by the buffer's flat view."""
         size = elements(buffer)
         view = self._views.declare(buffer)
+        self._memory.add(id_of(view))
         offset: Expr = tirx.const(0, "int32")
         stride = 1
         wide = max((str(i.ty.dtype) for i in indices), default="int32")  # "int64" > "int32"

@@ -12,7 +12,7 @@ from typing import Any
 from tilegrad._base.tvm import ir, tirx, tvm, tvm_ffi
 from tilegrad.schedules.body import Body
 from tilegrad.schedules.loops import Dim, Emit
-from tilegrad.schedules.stages import Expr, id_of, loads, substitute
+from tilegrad.schedules.stages import Expr, id_of, loads, substitute, variables
 
 MAX_STRIDE = 4
 
@@ -47,13 +47,16 @@ def strips(body: Body, lane: Dim, width: int) -> Strips | None:
     if id_of(lane.var) in body.scalar:
         return None
     analyzer = tvm.sym.Analyzer()
+    late = {v for v, of in body.depends().items() if id_of(lane.var) in of and v != id_of(lane.var)}  # known a lane at a time
     origin = Dim(tirx.Var("s0", lane.var.ty.dtype), 1, lane.zeros)
     found: list[tuple[Any, int, Any]] = []
 
     def serve(load: Any) -> Any:
         index = load.indices[0]
         step = analyzer.simplify(substitute(index, {lane.var: lane.var + tirx.const(1, lane.var.ty.dtype)}) - index)
-        if str(load.source.dtype) == "bool" or not isinstance(step, tirx.IntImm) or not 2 <= int(step.value) <= MAX_STRIDE:
+        if str(load.source.dtype) == "bool" or late & {id_of(v) for v in variables(index)}:
+            return load
+        if not isinstance(step, tirx.IntImm) or not 2 <= int(step.value) <= MAX_STRIDE:
             return load
         known = next((s for r, _, s in found if tvm_ffi.structural_equal(r, load, map_free_vars=False)), None)
         if known is None:

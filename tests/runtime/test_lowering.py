@@ -6,10 +6,11 @@ from types import SimpleNamespace
 
 import numpy as np
 
+from tests.schedules.kernels import Kernel
 from tilegrad._base.target import Target
-from tilegrad._base.tvm import te
+from tilegrad._base.tvm import te, tirx
 from tilegrad.runtime import Context, build
-from tilegrad.runtime.lowering import NAME, pipeline_for
+from tilegrad.runtime.lowering import NAME, WITH_LETS, pipeline_for
 from tilegrad.runtime.program import Buffer, Call, Program
 from tilegrad.schedules import schedule
 
@@ -27,3 +28,15 @@ def test_scheduled_kernels_take_the_short_pipeline() -> None:
     for kernel in (scheduled, SimpleNamespace(func=func, scratch_bytes=0)):
         context: Context = build({"f": program}, {"k": kernel}, target).context()
         np.testing.assert_array_equal(context.run("f", {"x": value})["y"], value.T * 2)
+
+
+def test_a_kernel_with_lets_may_repeat_their_expressions() -> None:
+    """The remainder of floats comes as nested Lets, of which the first reads where the other result reads."""
+    a, b = te.placeholder((64,), name="a"), te.placeholder((64,), name="b")
+    rest = te.compute((64,), lambda i: tirx.Mod(a[0], b[i]), name="rest")
+    quotient = te.compute((64,), lambda i: a[0] / b[i], name="quotient")
+    kernel = Kernel([a, b], rest, quotient)
+    assert pipeline_for(kernel.done.func) == WITH_LETS
+    x, y = (np.random.default_rng(k).standard_normal(64).astype("float32") for k in (0, 1))
+    for got, want in zip(kernel(x, y), (np.fmod(x[0], y), x[0] / y), strict=True):
+        np.testing.assert_array_equal(got, want)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.schedules.kernels import TARGET, Kernel, normal, tensor
-from tilegrad._base.tvm import tirx, topi
+from tilegrad._base.tvm import te, tirx, topi
 from tilegrad.schedules.elementwise import TEMPLATE
 
 f32 = lambda v: tirx.const(v, "float32")  # noqa: E731
@@ -125,6 +125,15 @@ def test_strided_reads(length: int, stride: int) -> None:
     kernel = Kernel([x], y)
     assert ("strip" in str(kernel.done.func)) == (stride <= 4)
     np.testing.assert_array_equal(kernel(a), a[:, ::stride] + 1)
+
+
+def test_a_read_at_a_place_that_the_kernel_computes_is_no_strided_one() -> None:
+    """x[i, place[i]] moves by four with i, from a place that is known a lane at a time."""
+    x, k = tensor(37, 4), te.placeholder((37,), "int32", name="k")
+    place = te.compute((37,), lambda i: k[i] % 4, name="place")
+    picked = te.compute((37,), lambda i: x[i, place[i]], name="picked")
+    a, b = normal(37, 4), np.arange(37, dtype="int32") * 7
+    np.testing.assert_array_equal(Kernel([x, k], place, picked)(a, b)[1], a[np.arange(37), b % 4])
 
 
 @pytest.mark.parametrize("features", [None, ("avx2", "fma", "avx"), ()])

@@ -212,3 +212,15 @@ def test_a_sum_that_reads_another_pass_comes_after_it() -> None:
     got = Kernel([a, b], first, second)(x, y)
     np.testing.assert_allclose(got[0], x.sum(0), rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(got[1], (x * (y - y.mean(1, keepdims=True))).sum(0), rtol=1e-5, atol=1e-5)
+
+
+def test_a_guarded_read_at_a_place_that_a_sum_gives() -> None:
+    """more[place] is computed where it is read, and its index has its value by then."""
+    x, y = tensor(6), tensor(9, name="y")
+    k = te.reduce_axis((0, 6), "k")
+    total = te.compute((1,), lambda i: te.sum(x[k], axis=k), name="total")
+    place = te.compute((1,), lambda i: tirx.Cast("int32", total[i]), name="place")
+    more = te.compute((9,), lambda j: y[j] + f32(1.0), name="more")
+    z = te.compute((1,), lambda i: tirx.if_then_else(total[i] > f32(2.0), more[place[i]], f32(0.0)), name="z")
+    b = normal(9)
+    np.testing.assert_array_equal(Kernel([x, y], place, z)(np.full(6, 0.5, "float32"), b)[1], b[3:4] + 1)
