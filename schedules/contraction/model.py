@@ -79,7 +79,7 @@ def _space(key: str, target: Target) -> tuple[Config, ...]:
         nr = vectors * lanes
         for kc in _up_to(k_blocks, size.k, 4096):
             for nc in _up_to((128, 512), columns, 8192):
-                for mc in _up_to((96, 192), size.m, 2048):
+                for mc in _rows(size, kc, target):
                     for split in _splits(size, target, mr, nr, kc if "phases" not in fields else size.k):
                         base: Config = {"form": form, "mr": mr, "nr": nr, "kc": kc, "nc": nc, "mc": mc, "split": list(split)}
                         plan = Plan(size, base, target)
@@ -120,6 +120,14 @@ def _packing(fields: Mapping[str, Any], plan: Plan) -> list[tuple[bool, bool]]:
 def _up_to(blocks: tuple[int, ...], limit: int, most: int) -> list[int]:
     """Block sizes below ``limit``, and ``limit`` itself unless it is more than ``most``."""
     return [*(b for b in blocks if b < limit), *([limit] if limit <= most else [most])]
+
+
+def _rows(size: Size, kc: int, target: Target) -> list[int]:
+    """M blocks. Of A, a small one holds half of L1 at least (less saves nothing), a large one does not overflow L2 by much."""
+    row = ceildiv(size.k, ceildiv(size.k, min(kc, size.k))) * element_bytes(size.acc)
+    small = [mc for mc in (24, 48) if mc < size.m and 2 * mc * row >= target.l1_bytes]
+    large = _up_to((96, 192), size.m, 2048)
+    return [*small, large[0], *(mc for mc in large[1:] if 4 * mc * row <= 5 * target.l2_bytes)]
 
 
 def _splits(size: Size, target: Target, mr: int, nr: int, kc: int) -> list[tuple[int, int, int]]:

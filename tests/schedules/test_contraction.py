@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -209,6 +210,22 @@ def test_every_config_of_a_space_is_right():
     for config in itertools.islice(space, 0, None, max(1, len(space) // 5)):
         arrays, (got,) = run(inputs, [out], config)
         np.testing.assert_allclose(got, plain(arrays, "NN"), rtol=1e-4, atol=1e-4, err_msg=str(config))
+
+
+@pytest.mark.parametrize(
+    "m, n, k, blocks",
+    [
+        (320, 320, 320, {24, 48, 96, 192, 320}),
+        (40, 64, 512, {24, 40}),
+        (512, 128, 32, {96, 192, 512}),  # small blocks of a short K would leave most of L1 empty
+        (2000, 128, 1024, {24, 48, 96, 192}),  # a block of all rows would not fit L2
+    ],
+)
+def test_blocks_of_m_fill_the_first_level_cache_and_fit_the_second(m, n, k, blocks):
+    inputs, out = product(m, n, k, "NN")
+    target = replace(TARGET, l1_bytes=32768, l2_bytes=524288)
+    space = TEMPLATE.space(TEMPLATE.match(st.create([*inputs, out])), target)
+    assert {c["mc"] for c in space if c["kc"] >= min(k, 256)} == blocks and len(space) <= 2000
 
 
 def test_illegal_configs_are_typed_errors():
