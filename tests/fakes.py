@@ -88,7 +88,7 @@ class FakeRunner:
             self.measured.append(path)
             yield self._answer(path)
 
-    def compare(self, task: Task, paths: Sequence[str]) -> list[Outcome]:
+    def compare(self, task: Task, paths: Sequence[str], seconds: float | None = None) -> list[Outcome]:
         self.compared.append(list(paths))
         return [self._answer(p) for p in paths]
 

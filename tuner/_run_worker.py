@@ -29,7 +29,7 @@ ALIGN = 64
 SAMPLE_S = 50e-6
 """Shorter samples would time the clock."""
 ATTEMPTS = 4
-PROFILE_ROUNDS, PROFILE_RUNS = 9, 5
+PROFILE_LEAST, PROFILE_ROUNDS, PROFILE_RUNS = 3, 9, 5
 PRIORITY = -15
 """Nice value while measuring, where it is allowed."""
 
@@ -66,18 +66,19 @@ class Worker:
             candidate.check(self._expected)
         return {"status": "ok", "costs_s": costs}
 
-    def compare(self, paths: list[str]) -> dict[str, Any]:
-        """Time several candidates in turns."""
+    def compare(self, paths: list[str], seconds: float | None = None) -> dict[str, Any]:
+        """Time several candidates in turns, for about ``seconds``."""
         candidates = [self._open(p) for p in paths]
         try:
-            costs = timing.compare([c.timer for c in candidates], self._hot)
+            costs = timing.compare([c.timer for c in candidates], self._hot, seconds)
         finally:
             for c in candidates:
                 c.close()
         return {"status": "ok", "costs_s": costs}
 
-    def profile(self, paths: list[str], threads: int) -> dict[str, Any]:
-        """Time every call of whole libraries, library by library in turns."""
+    def profile(self, paths: list[str], threads: int, seconds: float | None = None) -> dict[str, Any]:
+        """Time every call of whole libraries, library by library in turns; for about ``seconds``, three rounds at least."""
+        end = math.inf if seconds is None else time.monotonic() + seconds
         programs = []
         for path in paths:
             self._pin(threads)
@@ -87,6 +88,8 @@ class Worker:
             one_core_each(threads_here() - before, self._cores[:threads])
         rounds: list[list[list[tuple[str, float]]]] = [[] for _ in programs]
         for turn in range(PROFILE_ROUNDS):
+            if turn >= PROFILE_LEAST and time.monotonic() > end:
+                break
             for i in range(len(programs)) if turn % 2 == 0 else reversed(range(len(programs))):
                 rounds[i].append(programs[i].profile())
         for program in programs:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import os
 import selectors
 import shutil
@@ -17,7 +18,7 @@ from tilegrad._base import settings
 from tilegrad.tuner._pipe import Process, WorkerDied, WorkerTimeout
 from tilegrad.tuner.interfaces import Built
 from tilegrad.tuner.task import Task
-from tilegrad.tuning_logs import Status
+from tilegrad.tuning_logs import Status, canonical
 
 RECYCLE = 400
 """Builds after which a worker is replaced: compilers leak."""
@@ -33,20 +34,36 @@ def remove_orphans() -> None:
             shutil.rmtree(folder, ignore_errors=True)
 
 
+def candidate_path(folder: Path, task: Task, config: Mapping[str, Any]) -> Path:
+    """Where the builder puts what a config of a task became."""
+    return folder / f"candidate-{_digest(task, canonical(config))}.json"
+
+
+def reference_path(folder: Path, task: Task) -> Path:
+    """Where the builder puts a task's inputs and reference results."""
+    return folder / f"reference-{_digest(task, '')}.npz"
+
+
+def _digest(task: Task, text: str) -> str:
+    parts = (task.key, canonical(dataclasses.asdict(task.target)), text)
+    return hashlib.blake2b("\n".join(parts).encode(), digest_size=12).hexdigest()
+
+
 class LocalBuilder:
     """``jobs`` worker processes (default: the usable cores), each compiling one candidate at a time.
 
     They start at construction, so that their imports overlap with the caller's. Candidates live in a temporary
-    folder (also their compiler cache) that ``close`` deletes; the user's cache keeps only what is compiled for use.
+    folder (also their compiler cache) that ``close`` deletes, or in ``folder``, which stays; the user's cache keeps
+    only what is compiled for use.
     """
 
-    def __init__(self, jobs: int | None = None, timeout_s: float = 30.0) -> None:
+    def __init__(self, jobs: int | None = None, timeout_s: float = 30.0, folder: Path | None = None) -> None:
         self._jobs, self._timeout_s = jobs or settings.usable_cores(), timeout_s
         remove_orphans()
-        self.folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-"))
+        self._kept = folder is not None
+        self.folder = folder or Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-"))
         self._workers: list[_Worker | None] = [self._start() for _ in range(self._jobs)]
-        self._count = 0
-        self._references: dict[str, Path] = {}
+        self._references: set[Path] = set()
 
     def _start(self) -> _Worker:
         env = {"TILEGRAD_CACHE_DIR": str(self.folder / "cache"), "TVM_NUM_THREADS": str(self._jobs), "OMP_NUM_THREADS": "1"}
@@ -79,8 +96,7 @@ class LocalBuilder:
             if worker is not None:
                 worker.process.kill()
             worker = self._workers[slot] = self._start()
-        self._count += 1
-        path = self.folder / f"candidate{self._count}.json"
+        path = candidate_path(self.folder, task, config)
         target = dataclasses.asdict(task.target)
         worker.process.send("build", **worker.about(task), target=target, config=dict(config), path=str(path))
         worker.built += 1
@@ -115,23 +131,24 @@ class LocalBuilder:
 
     def reference(self, task: Task) -> Path:
         """The NPZ of inputs and reference results of a task, computed once. Raises WorkerDied or WorkerTimeout."""
-        if task.key not in self._references:
-            path = self.folder / f"reference{len(self._references)}.npz"
+        path = reference_path(self.folder, task)
+        if path not in self._references:
             worker = self._workers[0]
             if worker is None or not worker.process.alive:
                 worker = self._workers[0] = self._start()
             answer = worker.process.ask("reference", REFERENCE_TIMEOUT_S, **worker.about(task), path=str(path))
             if answer["status"] != "ok":
                 raise WorkerDied(answer.get("error", ""))
-            self._references[task.key] = path
-        return self._references[task.key]
+            self._references.add(path)
+        return path
 
     def close(self) -> None:
-        """Kill the workers and delete the candidates. Twice is fine."""
+        """Kill the workers and delete the candidates, unless their folder was given. Twice is fine."""
         for worker in self._workers:
             if worker is not None:
                 worker.process.kill()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        if not self._kept:
+            shutil.rmtree(self.folder, ignore_errors=True)
 
 
 class _Worker:

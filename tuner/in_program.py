@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import statistics
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,16 +55,17 @@ class ProgramCheck:
     """Builds the programs once for each rank of finalists and profiles all in turns at the runner.
 
     ``results`` holds what was measured, by task key, after a call. A call returns the position of the finalist to keep,
-    by task key.
+    by task key; it ends after about ``seconds``: with fewer rounds, or none, where they are few.
     """
 
     def __init__(self, programs: Mapping[str, Program], target: Target, runner: LocalRunner, folder: Path) -> None:
         self._programs, self._target, self._runner, self._folder = dict(programs), target, runner, folder
         self.results: dict[str, InProgram] = {}
 
-    def __call__(self, finalists: Finalists) -> dict[str, int]:
+    def __call__(self, finalists: Finalists, seconds: float | None = None) -> dict[str, int]:
         from tilegrad import schedules
 
+        end = math.inf if seconds is None else time.monotonic() + seconds
         kernels = {name: func for p in self._programs.values() for name, func in p.kernels.items()}
         keys: dict[str, str] = {}
         for name, func in kernels.items():
@@ -72,7 +75,10 @@ class ProgramCheck:
         for rank in range(max(len(configs) for configs in finalists.values())):
             scheduled = {n: schedules.schedule(f, self._target, _config(finalists, keys[n], rank)) for n, f in kernels.items()}
             paths.append(self._build(f"finalists{rank}", scheduled))
-        profiles = self._runner.profile(self._target.threads, paths)
+            if time.monotonic() > end:
+                log.warning("no time to compare inside the whole program; the verdicts stand as measured alone")
+                return {}
+        profiles = self._runner.profile(self._target.threads, paths, None if seconds is None else end - time.monotonic())
         if profiles is None:
             log.info("the whole program could not be profiled; the verdicts stand as measured alone")
             return {}

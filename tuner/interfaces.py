@@ -52,8 +52,8 @@ class Runner(Protocol):
         clearly slower needs no long measurement.
         """
 
-    def compare(self, task: Task, paths: Sequence[str]) -> list[Outcome]:
-        """Time libraries in interleaved rounds, so that drift meets all of them alike."""
+    def compare(self, task: Task, paths: Sequence[str], seconds: float | None = None) -> list[Outcome]:
+        """Time libraries in interleaved rounds, so that drift meets all of them alike; in about ``seconds`` where given."""
 
     def close(self) -> None:
         """Stop the measuring process at once."""

@@ -263,13 +263,13 @@ class RpcRunner:
             text = str(e).strip().splitlines()[-1] if str(e).strip() else type(e).__name__
             raise DeviceLost(text) from e
 
-    def compare(self, task: Task, paths: Sequence[str]) -> list[Outcome]:
+    def compare(self, task: Task, paths: Sequence[str], seconds: float | None = None) -> list[Outcome]:
         """Time all in turns on one device."""
         try:
             session = self._session(0)
             session.prepare(task, self._reference(task))
             timers = [session.open(p, task, self._name()).timer for p in paths]
-            return [Outcome("ok", tuple(c)) for c in timing.compare(timers, mode_of(task) == "hot")]
+            return [Outcome("ok", tuple(c)) for c in timing.compare(timers, mode_of(task) == "hot", seconds)]
         except Exception as e:
             self._drop(0)
             return [Outcome("crash", None, str(e)[-300:])] * len(paths)

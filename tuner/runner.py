@@ -101,22 +101,24 @@ class LocalRunner:
                 best_s = min(best_s if best_s is not None else math.inf, *outcome.costs_s)
             yield Outcome(outcome.status, outcome.costs_s, outcome.error, drift)
 
-    def compare(self, task: Task, paths: Sequence[str]) -> list[Outcome]:
+    def compare(self, task: Task, paths: Sequence[str], seconds: float | None = None) -> list[Outcome]:
         """Time libraries in turns. Where the process dies, all of them count as not compared."""
         try:
-            answer = self._ask(task, "compare", self._timeout_s * (1 + len(paths)), paths=list(paths))
+            answer = self._ask(task, "compare", self._timeout_s * (1 + len(paths)), paths=list(paths), seconds=seconds)
         except (WorkerTimeout, WorkerDied) as e:
             return [Outcome("crash", None, str(e))] * len(paths)
         if answer["status"] != "ok":
             return [Outcome("crash", None, answer.get("error", ""))] * len(paths)
         return [Outcome("ok", tuple(costs)) for costs in answer["costs_s"]]
 
-    def profile(self, threads: int, paths: Sequence[str]) -> list[list[list[tuple[str, float]]]] | None:
+    def profile(
+        self, threads: int, paths: Sequence[str], seconds: float | None = None
+    ) -> list[list[list[tuple[str, float]]]] | None:
         """Per library and round, (kernel, seconds) of every call of a whole program; None where it does not run."""
         try:
             process = self._alive()
             with alone():
-                answer = process.ask("profile", PROFILE_TIMEOUT_S, paths=list(paths), threads=threads)
+                answer = process.ask("profile", PROFILE_TIMEOUT_S, paths=list(paths), threads=threads, seconds=seconds)
         except (WorkerTimeout, WorkerDied) as e:
             answer = {"status": "crash", "error": str(e)}
         self._task = None  # the process may have taken other cores

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from tilegrad._base.errors import TuningError
 from tilegrad.tuner import stats
@@ -30,8 +30,12 @@ DRIFT = 0.05
 """A trial whose reference kernel ran this much slower or faster than at first is measured once more."""
 HOPELESS = 2 * BATCH
 """A task none of whose first trials succeeded is given up."""
-RESERVE = 0.1
-"""Share of a time budget that is kept for the final comparison."""
+RESERVE, MOST_RESERVE = 0.1, 0.3
+"""Share of a time budget that is kept for the final comparisons: the first, and more for many tasks, up to the second."""
+COMPARISON_S = 1.0
+"""Seconds that are kept for the comparison of one task."""
+LEAST_COMPARISON_S = 0.2
+"""With less than this for a task, its trials decide."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,13 @@ class Limits:
     seconds: float | None = None
     min_gain: float = 0.01
     roofline: float = 0.97
+
+
+class Recheck(Protocol):
+    """Compares the finalists of each task, the winner first, inside the whole program, in ``seconds`` (None: as long as
+    it takes). Returns, by task key, the position of the one to keep."""
+
+    def __call__(self, finalists: Mapping[str, Sequence[Mapping[str, Any]]], seconds: float | None) -> Mapping[str, int]: ...
 
 
 @dataclass
@@ -77,6 +88,12 @@ class _State:
             share = min(share, max(0.0, 1.0 - self.roofline_s / best))
         return self.task.weight * best * share
 
+    @property
+    def won_s(self) -> float:
+        """Seconds per run of the model that the fastest trial saves over the default's; all of its time where that failed."""
+        default = self.results.get(self.space.default)
+        return self.task.weight * ((default.cost_s if default and default.costs_s else 2 * self.best_s) - self.best_s)
+
     def row(self) -> Row:
         last = next(reversed(self.results.values()), None)
         default = self.results.get(self.space.default)
@@ -97,8 +114,7 @@ class Session:
     """One run over some tasks. Everything that touches the world is injected.
 
     ``strategy`` makes the strategy of a task from its space; ``roofline`` gives the least seconds a task can take,
-    or None. ``recheck`` gets the finalists of each task, the winner first, compares them inside the whole program and
-    returns, by task key, the position of the one to keep.
+    or None.
     """
 
     def __init__(
@@ -112,7 +128,7 @@ class Session:
         *,
         listener: Listener | None = None,
         roofline: Callable[[Task], float | None] = lambda task: None,
-        recheck: Callable[[Mapping[str, Sequence[Mapping[str, Any]]]], Mapping[str, int]] | None = None,
+        recheck: Recheck | None = None,
         clock: Callable[[], float] = time.monotonic,
         run: str = "",
         seed: int = 0,
@@ -179,12 +195,21 @@ class Session:
         reason = None
         if limits.trials is not None and sum(len(s.results) for s in self._states) >= limits.trials:
             reason = "trials"
-        elif limits.seconds is not None and self._elapsed() >= (1 - RESERVE) * limits.seconds:
+        elif limits.seconds is not None and self._elapsed() >= limits.seconds - self._reserve(limits.seconds):
             reason = "budget"
         for s in self._states:
             if s.done is None:
                 s.done = reason or self._finished(s)
         return reason is not None
+
+    def _reserve(self, budget: float) -> float:
+        """Seconds of the budget that the end will need."""
+        open_tasks = sum(s.measured > 0 for s in self._states)
+        return min(max(RESERVE * budget, COMPARISON_S * open_tasks), MOST_RESERVE * budget)
+
+    def _left(self) -> float | None:
+        """Seconds until the budget is used up; None without one."""
+        return None if self._limits.seconds is None else max(0.0, self._limits.seconds - self._elapsed())
 
     def _finished(self, s: _State) -> str | None:
         if self._limits.trials_per_task is not None and len(s.results) >= self._limits.trials_per_task:
@@ -271,16 +296,23 @@ class Session:
     def _conclude(self) -> None:
         """Compare the fastest with the default in interleaved rounds and write a verdict for every task that has news."""
         finals: dict[str, tuple[_State, list[int], Mapping[int, tuple[float, ...]]]] = {}
+        news = []
         for s in self._states:
             earlier = self._database.verdict(s.task)
             if earlier is not None and not s.measured and earlier.done is not None:
                 s.verdict, s.done = earlier, s.done or earlier.done
             elif math.isfinite(s.best_s):
-                costs = self._compared(s)
-                finals[s.task.key] = (s, self._finalists(s, costs), costs)
+                news.append(s)
+        news.sort(key=lambda s: (-s.won_s, s.index))  # where time is short, first what matters most
+        for n, s in enumerate(news):
+            left = self._left()
+            if left is not None:
+                left /= (len(news) - n) * (2 if self._recheck is not None else 1)
+            costs = self._compared(s, left)
+            finals[s.task.key] = (s, self._finalists(s, costs), costs)
         picks: Mapping[str, int] = {}
         if self._recheck is not None and finals:
-            picks = self._recheck({k: [s.space.configs[i] for i in order] for k, (s, order, _) in finals.items()})
+            picks = self._recheck({k: [s.space.configs[i] for i in order] for k, (s, order, _) in finals.items()}, self._left())
         for key, (s, order, compared) in finals.items():
             i = order[picks.get(key, 0)]
             if i != order[0]:
@@ -290,14 +322,15 @@ class Session:
             self._database.append(s.verdict)
             self._emit("task", s)
 
-    def _compared(self, s: _State) -> dict[int, tuple[float, ...]]:
-        """Costs of the default and the contenders, measured side by side; the trials' own costs where that fails."""
+    def _compared(self, s: _State, seconds: float | None) -> dict[int, tuple[float, ...]]:
+        """Costs of the default and the contenders, measured side by side; the trials' own costs where that fails, or where
+        ``seconds`` are too few."""
         ok = sorted((i for i, r in s.results.items() if r.costs_s), key=lambda i: (s.results[i].cost_s, i))
         top = [i for i in ok if s.results[i].cost_s <= CONTENDING * s.best_s][:CONTENDERS]
         if s.space.default in ok and s.space.default not in top:
             top.append(s.space.default)
         apart = {i: costs for i in top if (costs := s.results[i].costs_s)}
-        if len(top) < 2:
+        if len(top) < 2 or (seconds is not None and seconds < LEAST_COMPARISON_S):
             return apart
         missing = [i for i in top if i not in s.paths]
         if missing:
@@ -305,7 +338,7 @@ class Session:
                 if built.path is not None:
                     s.paths[i] = built.path
         top = [i for i in top if i in s.paths]
-        outcomes = self._runner.compare(s.task, [s.paths[i] for i in top]) if top else []
+        outcomes = self._runner.compare(s.task, [s.paths[i] for i in top], seconds) if top else []
         return {i: costs for i, o in zip(top, outcomes, strict=True) if (costs := _rounded(o.costs_s))} or apart
 
     def _winner(self, s: _State, costs: Mapping[int, tuple[float, ...]]) -> int:

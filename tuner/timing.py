@@ -48,13 +48,17 @@ def measure(timer: Timer, best_s: float | None, hot: bool = True) -> list[float]
     return costs
 
 
-def compare(timers: Sequence[Timer], hot: bool = True) -> list[list[float]]:
-    """Seconds per run of several kernels, measured in turns; every other round in reverse, so that drift meets all alike."""
+def compare(timers: Sequence[Timer], hot: bool = True, seconds: float | None = None) -> list[list[float]]:
+    """Seconds per run of several kernels, measured in turns; every other round in reverse, so that drift meets all alike.
+
+    ``seconds`` (COMPARE_S at the most, and by default) is what it may take, once there are ROUNDS_LEAST rounds.
+    """
+    limit = COMPARE_S if seconds is None else min(seconds, COMPARE_S)
     numbers = [number_for(timer(1), hot) for timer in timers]
     costs: list[list[float]] = [[] for _ in timers]
     spent = 0.0
     for turn in range(ROUNDS_MOST):
-        if turn >= ROUNDS_LEAST and spent > COMPARE_S:
+        if turn >= ROUNDS_LEAST and spent > limit:
             break
         order = range(len(timers)) if turn % 2 == 0 else range(len(timers) - 1, -1, -1)
         for i in order:

@@ -13,6 +13,7 @@ from tilegrad.tuner.task import Space
 from tilegrad.tuning_logs import canonical
 
 DEFAULT, FAST = '{"a":1,"b":0}', '{"a":4,"b":1}'
+BIG = FakeTemplate({"a": tuple(range(1, 60)), "b": (0, 1, 2)})
 
 
 def session(tasks, script, database=None, limits=None, **more):
@@ -51,7 +52,7 @@ def test_the_final_comparison_overrules_the_trials():
     s, _, runner, db = session([task()], answers)
     real = runner.compare
 
-    def compare(task, paths):
+    def compare(task, paths, seconds=None):
         return [Outcome("ok", (1.2,) * 3) if FAST in p else o for o, p in zip(real(task, paths), paths, strict=True)]
 
     runner.compare = compare
@@ -130,6 +131,37 @@ def test_a_budget_in_seconds():
     assert report.tasks[0].row.done == "budget" and 8 <= len(db.trials) < 200
 
 
+@pytest.mark.parametrize("tasks", [1, 40])
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_budget_holds_with_many_tasks(tasks, whole):
+    """The clock moves while something is measured; a comparison takes the seconds it is given, 4 at the most."""
+    budget, now, given = 60.0, [0.0], []
+    big = FakeTemplate({"a": tuple(range(1, 600)), "b": (0,)})
+    s, _, runner, db = session(
+        [task(f"op{i}", template=big, weight=1 + i) for i in range(tasks)],
+        lambda t, c: now.__setitem__(0, now[0] + 0.1) or (1.0 if c["a"] == 1 else 0.5),
+        limits=Limits(seconds=budget, min_gain=0.0),
+        clock=lambda: now[0],
+        recheck=(lambda finalists, seconds: given.append(seconds) or now.__setitem__(0, now[0] + seconds) or {})
+        if whole
+        else None,
+    )
+    real = runner.compare
+
+    def compare(task, paths, seconds=None):
+        end = now[0] + min(4.0, seconds)
+        answers = real(task, paths)
+        now[0] = max(now[0], end)
+        return answers
+
+    runner.compare = compare
+    s.run()
+    assert 0.9 * budget <= now[0] <= 1.1 * budget
+    assert len(db.verdicts) == len({r.workload_key for r in db.trials}) and all(0 <= x <= budget / 2 for x in given)
+    weights = [int(p.split('"op":"op')[1].split('"')[0]) for p, *_ in runner.compared]
+    assert weights == sorted(weights, reverse=True), "what saves most is compared first"
+
+
 def test_no_expected_gain_ends_a_task():
     big = FakeTemplate({"a": range(1, 500), "b": (0,)})
     s, _, _, db = session([task(template=big)], table({}))
@@ -149,9 +181,6 @@ def test_trials_go_where_they_save_most():
     s.run()
     count = [sum(r.workload["op"] == op for r in db.trials) for op in ("heavy", "light")]
     assert count == [35, 5], "after the opening of both"
-
-
-BIG = FakeTemplate({"a": tuple(range(1, 60)), "b": (0, 1, 2)})
 
 
 def bumpy(t, c):
@@ -219,7 +248,7 @@ def test_drift_measures_again():
 
 def test_the_whole_program_decides_among_the_finalists():
     t, asked = task(), []
-    s, _, _, db = session([t], table({FAST: 0.5}), recheck=lambda finalists: asked.append(finalists) or {t.key: 1})
+    s, _, _, db = session([t], table({FAST: 0.5}), recheck=lambda finalists, seconds: asked.append(finalists) or {t.key: 1})
     report = s.run()
     assert [canonical(c) for c in asked[0][t.key]] == [FAST, DEFAULT]
     assert canonical(db.verdicts[0].config) == DEFAULT and report.saved_ms == 0
@@ -228,7 +257,9 @@ def test_the_whole_program_decides_among_the_finalists():
 def test_finalists_are_what_is_level_with_the_winner():
     t, asked = task(), []
     near = next(k for k in Space(t).keys if k not in (FAST, DEFAULT))
-    s, _, _, db = session([t], table({FAST: 0.5, near: 0.501}), recheck=lambda finalists: asked.append(finalists) or {t.key: 2})
+    s, _, _, db = session(
+        [t], table({FAST: 0.5, near: 0.501}), recheck=lambda finalists, seconds: asked.append(finalists) or {t.key: 2}
+    )
     s.run()
     assert [canonical(c) for c in asked[0][t.key]] == [FAST, DEFAULT, near]
     assert canonical(db.verdicts[0].config) == near and db.verdicts[0].cost_s == pytest.approx(0.501, rel=0.02)
