@@ -7,7 +7,8 @@ The MLP is that of benchmarks.train_step (784-512-512-10, batch 128, SGD); calls
 to after the first step, checksums included; importing NumPy is not counted. ``rss_vs_torch`` is the peak resident memory
 of a Python process that loads and trains the MLP over that of one that trains it in PyTorch; below 1 is less memory.
 ``any_batch_vs_static`` is the speed of an inference entry for up to 64 rows at 64 rows over that of the static entry;
-``any_batch_ratios`` the same for other numbers of rows, each against an entry compiled for that number alone.
+``any_batch_ratios`` the same for other numbers of rows, each against an entry compiled for that number alone;
+``any_batch_8_64_ratios`` with a second entry for up to 8 rows.
 ``needs`` are the libraries that the exported one is linked with.
 """
 
@@ -67,11 +68,11 @@ print(us(lambda: m.run(entry, args)), us(prepared))
 """
 
 ANY_BATCH = """
-import statistics, time, numpy as np, tilegrad as tg
+import statistics, sys, time, numpy as np, tilegrad as tg
 n = tg.nn
 net = n.Sequential(n.Linear(784, 512), n.ReLU(), n.Linear(512, 512), n.ReLU(), n.Linear(512, 10))
 x = np.random.default_rng(0).standard_normal((64, 784), dtype=np.float32)
-any_batch = tg.compile(net, [x], max_batch=64)
+any_batch = tg.compile(net, [x], max_batch=[int(v) for v in sys.argv[1:]])
 for rows in (64, 63, 37, 8, 1):
     static = tg.compile(net, [x[:rows]])
     calls = []
@@ -132,6 +133,12 @@ def median(code: str, *args: object, threads: int, times: int) -> list[float]:
     ]
 
 
+def any_batch_ratios(*most: int, threads: int) -> dict[str, float]:
+    """Number of rows -> speed of an inference entry made for up to ``most`` rows over that of one made for the number alone."""
+    found = python(ANY_BATCH, *most, threads=threads)
+    return {str(int(rows)): round(ratio, 3) for rows, ratio in zip(found[::2], found[1::2], strict=True)}
+
+
 def one_kernel(folder: Path) -> None:
     """Export relu of 64 numbers as ``one``."""
     code = (
@@ -173,8 +180,7 @@ def main() -> None:
         library = next(mlp.glob("*.so"))
         first_ms, rss = median(LOAD, mlp, threads=args.threads, times=times)
         run_us, prepared_us = python(CALL_PYTHON, one)
-        found = python(ANY_BATCH, threads=args.threads)
-        any_batch = {str(int(rows)): round(ratio, 3) for rows, ratio in zip(found[::2], found[1::2], strict=True)}
+        any_batch, two_entries = (any_batch_ratios(*most, threads=args.threads) for most in ((64,), (8, 64)))
         summary: dict[str, Any] = {
             "mlp_lib_kb": round(library.stat().st_size / 1024, 1),
             "needs": needs(library),
@@ -184,6 +190,7 @@ def main() -> None:
             "call_us_python_prepared": round(prepared_us, 2),
             "any_batch_vs_static": any_batch.pop("64"),
             "any_batch_ratios": any_batch,
+            "any_batch_8_64_ratios": two_entries,
             "one_kernel_lib_kb": round(next(one.glob("*.so")).stat().st_size / 1024, 1),
             "rss_mb": round(rss, 1),
         }

@@ -16,7 +16,8 @@ from tilegrad.runtime.families import Family
 
 @dataclass(frozen=True)
 class Batches:
-    """sizes: largest first. any_batch: every batch up to the largest; otherwise these only.
+    """sizes: largest first. any_batch: every batch up to the largest, by the entry for the smallest size that holds it; otherwise
+    these only.
 
     The batch is the first axis of the first input, and of every other input whose first axis is as long in the example.
     """
@@ -25,7 +26,9 @@ class Batches:
     any_batch: bool = False
 
     @staticmethod
-    def of(batch_sizes: Iterable[int] | None, max_batch: int | None, example: Sequence[np.ndarray], what: str) -> Batches | None:
+    def of(
+        batch_sizes: Iterable[int] | None, max_batch: int | Iterable[int] | None, example: Sequence[np.ndarray], what: str
+    ) -> Batches | None:
         """From the arguments of ``compile``; None when neither is given. Raises UsageError for what cannot be."""
         if batch_sizes is None and max_batch is None:
             return None
@@ -36,18 +39,21 @@ class Batches:
             raise UsageError(f"{what}, argument 'example_inputs'", first, "a first input whose first axis is the batch")
         name = "max_batch" if batch_sizes is None else "batch_sizes"
         got: Any = max_batch if batch_sizes is None else batch_sizes
-        given: list[Any] = [got] if batch_sizes is None else list(got) if isinstance(got, Iterable) else []
+        given: list[Any] = list(got) if isinstance(got, Iterable) else [got] if batch_sizes is None else []
         if not given or any(not isinstance(n, (int, np.integer)) or n < 1 for n in given) or len(set(given)) < len(given):
-            expected = "a whole number of at least 1" if batch_sizes is None else "distinct whole numbers of at least 1"
+            expected = (
+                "distinct whole numbers of at least 1" if batch_sizes is not None else "a whole number of at least 1, or several"
+            )
             raise UsageError(f"{what}, argument '{name}'", repr(got), expected)
+        sizes = tuple(sorted(map(int, given), reverse=True))
         if max_batch is None:
-            return Batches(tuple(sorted(map(int, given), reverse=True)))
+            return Batches(sizes)
         batch = example[0].shape[0]
         for n, a in enumerate(example):
-            if a.shape[:1] == (max_batch,) and max_batch != batch:
+            if a.shape and a.shape[0] != batch and a.shape[0] in sizes:
                 got = f"input {n} of shape {a.shape}, which has no row for each of the {batch} elements of the example's batch"
                 raise UsageError(f"{what}, argument 'example_inputs'", got, f"no such input as long as max_batch, {max_batch}")
-        return Batches((int(max_batch),), True)
+        return Batches(sizes, True)
 
     def types(self, example: Signature, size: int) -> Signature:
         """The inputs' types for a batch of ``size``."""

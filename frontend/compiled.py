@@ -267,7 +267,7 @@ def compile(
     logs: Logs = None,
     num_threads: int | None = None,
     batch_sizes: Sequence[int] | None = None,
-    max_batch: int | None = None,
+    max_batch: int | Sequence[int] | None = None,
 ) -> Compiled:
     """Compile a function of Tensors, or a Module, for inputs of the examples' shapes and dtypes.
 
@@ -282,7 +282,8 @@ def compile(
     batch_sizes: several sizes of the batch in one library over the same states. The batch is the first axis of the first input
         and of every other input whose first axis is as long in the example.
     max_batch: every batch from 1 to this one, by one entry whose loops end at the batch given. No output row may depend on other
-        rows of the batch.
+        rows of the batch. Of several numbers the smallest that is no less than the batch has the entry: ``(8, 64)`` makes one for
+        up to 8 rows beside the one for up to 64, which is slow for few.
 
     Raises UsageError, ShapeError and DTypeError at the user's line, TargetError, LibraryError (no C compiler).
     """

@@ -88,7 +88,7 @@ def _by_rows(
     alone = target.with_threads(1)
     long = template.estimate(workload, template.default(workload, alone), alone) >= LONG
     parts = 1 if long else min(target.threads, batch)
-    rows = 1 if long else max(1, min(-(-SMALL // max(1, sum(steps))), batch // parts))
+    rows = 1 if long or cut.sums else max(1, min(-(-SMALL // max(1, sum(steps))), batch // parts))
     kind = "rows" if long else "serial"
     names = [f"{call.kernel}_{n}_{kind}" for n in (rows, 1)]
     kernels[names[0]], kernels[names[1]] = cut.to(rows), single
@@ -114,6 +114,12 @@ class _Cut:
             raise refused(f"{self.where}, whose loops cannot be divided by rows")
         # Readers first: what only they know of a buffer (a column of row numbers, for one) is known when its writer's turn comes.
         self.stages = [self._stage(s) for s in reversed(found)][::-1]
+
+    @property
+    def sums(self) -> bool:
+        """Whether it adds or multiplies floats up: kernels for different numbers of rows may do so in different orders."""
+        ordered = (s for s in self.stages if s.reduce and "float" in s.dtype)
+        return any(s.combiner is None or s.combiner[0] in ("sum", "prod") for s in ordered)
 
     def to(self, rows: int) -> tirx.PrimFunc:
         """The kernel for ``rows`` rows."""

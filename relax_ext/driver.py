@@ -132,8 +132,8 @@ def _to_any_batch(
     programs: Mapping[str, Program], families: Mapping[str, Family], target: Target, bound: bool = True
 ) -> dict[str, Program]:
     """The programs of families for any batch, made to take any; the others as they are."""
-    largest = {family.entries[size]: size for family in families.values() if family.any_batch for size in family.sizes[:1]}
-    return {name: any_batch(p, largest[name], target, bound) if name in largest else p for name, p in programs.items()}
+    most = {entry: size for family in families.values() if family.any_batch for size, entry in family.entries.items()}
+    return {name: any_batch(p, most[name], target, bound) if name in most else p for name, p in programs.items()}
 
 
 def _schedule(

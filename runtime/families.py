@@ -16,7 +16,7 @@ from tilegrad._base.errors import ShapeError, UsageError
 class Family:
     """entries: batch size -> the entry that takes it.
 
-    any_batch: its one entry takes every batch from 1 to that size; otherwise there is an entry for each size.
+    any_batch: an entry takes every batch from 1 to its size, and the smallest that does is called; otherwise each takes its size.
     """
 
     entries: Mapping[int, str]
@@ -48,8 +48,6 @@ def described(families: Mapping[str, Family], entries: Mapping[str, Any]) -> dic
         where = f"family '{name}'"
         if name in entries:
             raise UsageError(where, "the name of an entry", "another name")
-        if family.any_batch and len(family.entries) > 1:
-            raise UsageError(where, f"sizes {family.sizes} for any batch", "one entry")
         forms = [entries[family.entries[size]]["ports"] for size in family.sizes]
         rows = _batched(family.sizes, forms)
         plain = [[{**p, "shape": p["shape"][r:]} for p, r in zip(f, rows, strict=False)] for f in forms]

@@ -85,7 +85,7 @@ def _entry(prefix: str, entry: str, ports: tuple[Port, ...], notes: Mapping[str,
 def _family(name: str, family: families.Family, ports: tuple[Port, ...], notes: Mapping[str, str]) -> str:
     note = f": {notes[name]}" if name in notes else ""
     entries = ", ".join(family.entries[s] for s in family.sizes)
-    how = f"which {entries} is made for at most" if family.any_batch else f"by {entries}"
+    how = f"by the smallest that takes it of {entries}" if family.any_batch else f"by {entries}"
     params = ", ".join(["PREFIX_context *ctx", "int64_t batch", *typed_parameters(ports)])
     rows = ", ".join(f'"{_comment(p.name)}"' for p, b in zip(ports, family.batched, strict=True) if b)
     return f"""\

@@ -345,7 +345,7 @@ int tgrt_run_batch(const tgrt_library *lib, tgrt_context *ctx, uint32_t f, int64
   int status = tgrt_enter(lib, ctx);
   if (status) return status;
   const tgrt_family *family = &lib->families[f];
-  for (uint32_t i = 0; i < family->num_entries; ++i)
+  for (uint32_t i = family->num_entries; i-- > 0;) /* the smallest first */
     if (batch == family->batches[i] || (family->any_batch && batch >= 1 && batch < family->batches[i]))
       return tgrt_leave(ctx, run_entry(ctx, &lib->entries[family->entries[i]], batch, ports));
   tgrt_set_error(ctx, "%s: a batch of %lld; there are %s", family->name, (long long)batch, family->text);

@@ -108,7 +108,7 @@ typedef struct {
   const int64_t *batches;    /* of each of them */
   const char *text;          /* which batches there are */
   uint32_t num_entries;
-  uint8_t any_batch; /* every batch up to that of the one entry; otherwise those of the entries only */
+  uint8_t any_batch; /* every batch up to the largest, by the smallest entry that takes it; otherwise those of the entries only */
 } tgrt_family;
 
 typedef struct {

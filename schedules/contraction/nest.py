@@ -170,7 +170,9 @@ class Nest:
                 def tile(x: Expr) -> Stmt:
                     i, s2 = self.mem.hold("i", first + x)
                     base, row, binds = place(i)
-                    return seq(s2, binds, self._by_rows(i, lambda rows: body(base, row, rows), lambda _: seq()))
+                    if self._bounds("m"):
+                        return seq(s2, binds, when(row + p.slots <= self.now.m, body(base, row, p.slots)))
+                    return seq(s2, binds, self._by_rows(i, lambda rows: body(base, row, rows)))
 
                 return self.mem.loop(count, tile, "tile")
 
@@ -191,11 +193,17 @@ class Nest:
     def _by_rows(self, tile: Expr, body: Callable[[int], Stmt], last: Callable[[int], Stmt] | None = None) -> Stmt:
         """``body(rows)`` for the number of rows that the tile has (at most two kinds).
 
-        Where M is bounded tiles are full, but for the last one: ``last`` instead of ``body``, if it is given.
+        Where M is bounded tiles are full, but for the last one: for it ``last``, if it is given, of the least of a full tile,
+        half of it, a quarter and so on that holds the rows that are left.
         """
         if self._bounds("m"):
-            slots = self.p.slots
-            return when(self._row(tile) + slots <= self.now.m, body(slots), last(slots)) if last else body(slots)
+            left = self.now.m - self._row(tile)
+
+            def least(rows: int) -> Stmt:
+                half = ceildiv(rows, 2)
+                return when(left > half, (last or body)(rows), least(half)) if rows > 1 else (last or body)(rows)
+
+            return when(left >= self.p.slots, body(self.p.slots), least(self.p.slots)) if last else least(self.p.slots)
         small, large = self.p.rows
         return when(tile < large, body(small + 1), body(small)) if large else body(small)
 

@@ -48,8 +48,8 @@ def several(batch, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def upto(batch, tmp_path_factory):
-    """A model for up to 16 rows, and its package."""
-    compiled = tg.compile(mlp(), [batch[0]], logs=[], max_batch=16)
+    """A model for up to 16 rows, with an entry of its own for up to 4, and its package."""
+    compiled = tg.compile(mlp(), [batch[0]], logs=[], max_batch=(4, 16))
     return compiled, compiled.export(tmp_path_factory.mktemp("upto"), prefix="upto", c_source=True)
 
 
@@ -79,13 +79,14 @@ def test_an_unknown_batch_is_refused_with_those_there_are(several, batch):
         loaded.call("stop", x)
 
 
-@pytest.mark.parametrize("n", [1, 2, 7, 15, 16])
+@pytest.mark.parametrize("n", [1, 2, 4, 5, 7, 15, 16])
 def test_any_batch_up_to_the_largest(upto, batch, n):
     compiled, folder = upto
     x = batch[0][:n]
     loaded = tg.load(folder)
     y = loaded(x)
-    assert y.shape == (n, 5) and np.array_equal(y, compiled(x)) and np.array_equal(y, compiled(batch[0])[:n])
+    most = 4 if n <= 4 else 16
+    assert y.shape == (n, 5) and np.array_equal(y, compiled(x)) and np.array_equal(y, compiled(batch[0][:most])[:n])
     np.testing.assert_allclose(y, tg.compile(compiled.function, [x], logs=[])(x), rtol=1e-5, atol=1e-6)
 
 
@@ -193,11 +194,13 @@ def guarded(shape, dtype):
 def every_batch(folder, x, expected, threads):
     """In a process of its own, which a read or write beyond the rows ends."""
     loaded = tg.load(folder, num_threads=threads)
+    whole = loaded(x)
     for n in range(len(x), 0, -1):
         rows, out = guarded((n, *x.shape[1:]), x.dtype), guarded((n, *expected.shape[1:]), expected.dtype)
         rows[...] = x[:n]
         loaded.run("run", {"x": rows, "output": out})
         np.testing.assert_allclose(out, expected[:n], rtol=1e-5, atol=1e-6)
+        assert np.array_equal(out, whole[:n])
 
 
 def models():
@@ -268,10 +271,11 @@ def test_models_that_mix_rows_are_refused(name):
     ],
 )
 def test_rows_may_be_worked_on_each_by_itself(function):
-    x = np.random.default_rng(1).standard_normal((5, 6)).astype("f4")
-    compiled = tg.compile(function, [x], logs=[], max_batch=5)
-    for n in range(1, 6):
-        np.testing.assert_allclose(compiled(x[:n]), np.asarray(function(tg.tensor(x)))[:n], rtol=1e-6)
+    x = np.random.default_rng(1).standard_normal((15, 3)).astype("f4")
+    compiled = tg.compile(function, [x], logs=[], max_batch=15)
+    whole, expected = compiled(x), np.asarray(function(tg.tensor(x)))
+    np.testing.assert_allclose(whole, expected, rtol=1e-6)
+    assert all(np.array_equal(compiled(x[:n]), whole[:n]) for n in range(1, 16))
 
 
 def test_batch_normalisation_is_refused_in_training_only():
@@ -303,6 +307,7 @@ def test_rows_are_followed_through_a_transformer():
         ({"batch_sizes": (0, 8)}, r"'batch_sizes'.*at least 1"),
         ({"max_batch": 0}, "'max_batch'.*at least 1"),
         ({"max_batch": 2.5}, "'max_batch'.*a whole number"),
+        ({"max_batch": (2, 2)}, "'max_batch'.*several"),
     ],
 )
 def test_bad_sizes(options, message):

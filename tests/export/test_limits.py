@@ -81,12 +81,17 @@ def test_a_target_in_another_shape():
 def test_indices_of_an_embedding_in_every_row_given():
     """From minus the number of entries on; for a batch below the largest its own rows alone are looked at."""
     table = nn.Embedding(11, 4)
-    compiled = tg.compile(table, [np.zeros((3, 2), "int64")], logs=[], max_batch=3)
+    compiled = tg.compile(table, [np.zeros((3, 2), "int64")], logs=[], max_batch=(2, 3))
     memory = np.array([[0, 10], [-11, 3], [99, 99]])
     weight = table.weight.numpy()
     assert np.array_equal(compiled(memory[:2]), weight[memory[:2]])
     with pytest.raises(IndexingError, match=r"'index'\) is 99 at element 4, expected -11 to 10"):
         compiled(memory)
+    for rows in (1, 2, 3):  # the smallest entry that takes them is called; C's text says its name
+        with pytest.raises(IndexingError, match="is 99 at element 0"):
+            compiled(memory[::-1][:rows].copy())
+        context = compiled._context
+        assert context._f.last_error(context._pointer).decode().startswith(f"run_{max(rows, 2)}: argument 0")
 
 
 def test_two_uses_of_one_array_allow_what_both_allow():

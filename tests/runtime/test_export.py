@@ -391,7 +391,7 @@ def test_checkpoints_that_do_not_fit(exported, data, tmp_path):
 
 
 def test_families_must_fit(kit):
-    """Entries of a family differ in the first axis alone; any batch has one entry, and outputs with rows."""
+    """Entries of a family differ in the first axis alone; those for any batch have outputs with rows."""
 
     def build(any_batch, **sizes):
         families = {"both": Family({int(n[1:]): e for n, e in sizes.items()}, any_batch)}
@@ -399,7 +399,7 @@ def test_families_must_fit(kit):
 
     for make, message in (
         (lambda: build(False, n32="step", n16="evaluate"), "'both'.*ports that differ for batches 16 or 32"),
-        (lambda: build(True, n32="step", n16="evaluate"), "one entry"),
+        (lambda: build(True, n32="step", n16="evaluate"), "ports that differ for batches 1 to 32"),
         (lambda: build(False, n7="evaluate"), "first axis"),
     ):
         with pytest.raises(UsageError, match=message):
