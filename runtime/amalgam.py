@@ -21,6 +21,8 @@ _DROPPED = re.compile(r"^(#include .*|#define TVM_EXPORTS|void\* __tvm_ffi__libr
 
 _DECLARED = re.compile(r'#ifdef __cplusplus\nextern "C"\n#endif\nTVM_DLL (?:float|double) \w+\([^)]*\);\n')
 """Functions that kernels call: those of math.h, and the named constants."""
+_REINTERPRETED = re.compile(r"\(\*\((\w+) \*\)\(&\((\w+)\)\)\)")
+"""The bits of a variable as another type through a pointer, which C does not allow."""
 _CONSTANT = re.compile(r"tgrt_(float32|float64)_(\w+)\(\)")
 
 _HEAD = """\
@@ -51,6 +53,10 @@ _KERNELS_HEAD = """
 #define nanf NAN
 #define inf ((double)INFINITY)
 #define nan ((double)NAN)
+#define TGRT_BITS(type) static inline type tgrt_bits_##type(const void *p) { type x; memcpy(&x, p, sizeof x); return x; }
+TGRT_BITS(float) TGRT_BITS(double)
+TGRT_BITS(int16_t) TGRT_BITS(int32_t) TGRT_BITS(int64_t) TGRT_BITS(uint16_t) TGRT_BITS(uint32_t) TGRT_BITS(uint64_t)
+#undef TGRT_BITS
 """
 
 _KERNELS_TAIL = """
@@ -101,7 +107,8 @@ def _kernels(kernels: Mapping[str, Any]) -> str:
                 text = tvm.compile(module, target=tvm.target.Target("c")).mod.inspect_source()
         except Exception as e:  # TVM's errors have no common type
             raise LibraryError(f"kernel {symbol} in C", f"an error of TVM: {e}", "plain loops over plain types") from e
-        text = _CONSTANT.sub(_literal, _DECLARED.sub("", _DROPPED.sub("", text)))
+        text = _REINTERPRETED.sub(r"tgrt_bits_\1(&\2)", _DECLARED.sub("", _DROPPED.sub("", text)))
+        text = _CONSTANT.sub(_literal, text)
         texts.append(
             text[: text.index("// CodegenC: NOTE: Auto-generated entry function")] if "// CodegenC: NOTE" in text else text
         )

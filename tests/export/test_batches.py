@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import math
 import mmap
 import multiprocessing
@@ -48,8 +49,9 @@ def several(batch, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def upto(batch, tmp_path_factory):
-    """A model for up to 16 rows, with an entry of its own for up to 4, and its package."""
-    compiled = tg.compile(mlp(), [batch[0]], logs=[], max_batch=(4, 16))
+    """For up to 16 rows, with an entry of its own for up to 4: products, sums along rows, kernels of several; its package."""
+    model = mlp()
+    compiled = tg.compile(lambda x: model(x).softmax(1) + tg.max(x, 1, keepdims=True), [batch[0]], logs=[], max_batch=(4, 16))
     return compiled, compiled.export(tmp_path_factory.mktemp("upto"), prefix="upto", c_source=True)
 
 
@@ -110,27 +112,49 @@ def test_rows_beyond_the_batch_are_neither_read_nor_written(upto, batch):
             loaded(np.zeros((n, 9), "f4"))
 
 
-C_PROGRAM = """
+C_PROGRAM = r"""
 #include "NAME.h"
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-int main(void) {
-  static float all[16 * 9];
-  NAME_context *ctx = NAME_context_create(0);
-  FILE *file = fopen("x.bin", "rb");
-  if (!ctx || NAME_load(ctx, "parameters.safetensors") || !file || fread(all, sizeof *all, 16 * 9, file) != 16 * 9) return 1;
-  fclose(file);
-  for (int n = 0; n < 18; ++n) {
+enum { THREADS = 3, SIZES = 18 };
+static float all[16 * 9];
+static struct { float y[SIZES][16 * 5]; char error[SIZES][64]; } found[THREADS];
+static void *work(void *argument) { /* every batch, in a context of this thread */
+  const int t = *(int *)argument;
+  NAME_context *ctx = NAME_context_create(2);
+  if (!ctx || NAME_load(ctx, "parameters.safetensors")) return NULL;
+  for (int n = 0; n < SIZES; ++n) {
     const size_t rows = (size_t)n, given = rows < 16 ? rows : 16; /* arrays of exactly n rows */
     float *x = malloc(rows * 9 * sizeof *x + 1), *y = malloc(rows * 5 * sizeof *y + 1);
-    if (!x || !y) return 1;
+    if (!x || !y) return NULL;
     memcpy(x, all, given * 9 * sizeof *x);
-    if (NAME_call_ENTRY(ctx, n, x, y)) printf("%s\\n", NAME_last_error(ctx));
-    else for (int i = 0; i < n * 5; ++i) printf("%.9g%c", (double)y[i], i + 1 < n * 5 ? ' ' : '\\n');
+    if (NAME_call_ENTRY(ctx, n, x, y)) strcpy(found[t].error[n], NAME_last_error(ctx));
+    else memcpy(found[t].y[n], y, given * 5 * sizeof *y);
     free(x), free(y);
   }
-  return NAME_context_destroy(ctx);
+  return NAME_context_destroy(ctx) ? NULL : argument;
+}
+int main(void) {
+  pthread_t threads[THREADS];
+  int numbers[THREADS];
+  FILE *file = fopen("x.bin", "rb");
+  if (!file || fread(all, sizeof *all, 16 * 9, file) != 16 * 9) return 1;
+  fclose(file);
+  for (int t = 0; t < THREADS; ++t) {
+    numbers[t] = t;
+    if (pthread_create(&threads[t], NULL, work, &numbers[t])) return 2;
+  }
+  for (int t = 0; t < THREADS; ++t) {
+    void *done;
+    if (pthread_join(threads[t], &done) || !done || memcmp(&found[t], &found[0], sizeof found[0])) return 3;
+  }
+  for (int n = 0; n < SIZES; ++n) {
+    if (*found[0].error[n]) puts(found[0].error[n]);
+    else for (int i = 0; i < n * 5; ++i) printf("%.9g%c", (double)found[0].y[n][i], i + 1 < n * 5 ? ' ' : '\n');
+  }
+  return 0;
 }
 """
 
@@ -139,29 +163,40 @@ int main(void) {
     ("kind", "form"),
     [
         ("several", "shared"), ("several", "static"), ("upto", "shared"), ("upto", "static"), ("upto", "source"),
-        ("upto", "sanitized"),
+        ("upto", "sanitized"), ("upto", "thread"),
     ],
 )  # fmt: skip
 def test_from_c(kind, form, batch, request):
-    _, folder = request.getfixturevalue(kind)
+    compiled, folder = request.getfixturevalue(kind)
     entry, taken = {"several": ("predict", SIZES), "upto": ("run", range(1, 17))}[kind]
     (folder / "call.c").write_text(C_PROGRAM.replace("NAME", kind).replace("ENTRY", entry))
     batch[0].tofile(folder / "x.bin")
+    thread = ("-g", "-fsanitize=thread", "-fno-sanitize-recover=all")
+    if form == "thread":  # the runtime that divides the rows is instrumented
+        recipe = compiled.library.recipe().with_prefix(kind)
+        (folder / "instrumented.a").write_bytes(dataclasses.replace(recipe, cflags=thread).static_library())
     links = {
         "shared": ["-L.", f"-l{kind}", "-Wl,-rpath,."],
         "static": [f"lib{kind}.a"],
         "source": [f"{kind}.c"],
         "sanitized": [f"{kind}.c", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"],
+        "thread": ["instrumented.a", *thread],
     }[form]
     command = ["cc", "-O2", "-std=c11", *STRICT, "call.c", *links, "-lm", "-lpthread", "-o", f"call_{form}"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    lines = subprocess.run([f"./call_{form}"], cwd=folder, capture_output=True, text=True, check=True).stdout.splitlines()
-    loaded = tg.load(folder)
+    done = subprocess.run([f"./call_{form}"], cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0 and not done.stderr, done.stderr
+    lines = done.stdout.splitlines()
+    loaded = tg.load(folder, num_threads=2)
     for n, line in enumerate(lines):
         if n in taken:
             got, expected = np.array(line.split(), "f4").reshape(n, 5), loaded.call(entry, batch[0][:n])
-            assert np.array_equal(got, expected) if form in ("shared", "static") else np.allclose(got, expected, 1e-5, 1e-6)
+            assert (
+                np.array_equal(got, expected)
+                if form in ("shared", "static", "thread")
+                else np.allclose(got, expected, 1e-5, 1e-6)
+            )
         else:
             assert line == f"{entry}: a batch of {n}; there are {'1, 4 or 16' if kind == 'several' else '1 to 16'}"
     assert len(lines) == 18
