@@ -46,6 +46,17 @@ def test_a_constant_filter_is_read_from_panels():
     np.testing.assert_allclose(got, np.einsum("nchwij,ocij->nohw", windows, w), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("m, k, n", [(0, 5, 3), (4, 0, 3), (4, 5, 0)])
+def test_a_constant_weight_without_elements_rows_or_terms(m, k, n):
+    b = GraphBuilder()
+    product = b.emit(R.matmul(b.input("x", (m, k), "float32"), relax.const(normal(k, n))))
+    b.output("y", b.emit(R.add(product, relax.const(np.full(n, 1.5, "float32")))))
+    build = build_graphs({"main": b.finish()}, logs=[])
+    x = normal(m, k)
+    got = build.library.context().run("main", {"x": x})["y"]
+    np.testing.assert_allclose(got, x.astype("float64") @ normal(k, n) + 1.5, rtol=1e-5, atol=1e-5)
+
+
 def test_a_constant_that_is_read_twice_and_a_state_stay_as_they_are():
     x, w = normal(40, 40), normal(40, 40, seed=1)
     b = GraphBuilder()

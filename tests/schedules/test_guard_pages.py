@@ -23,6 +23,8 @@ from tilegrad._base.tvm import te, tirx, tvm
 from tilegrad.runtime import toolchain
 from tilegrad.runtime.kernels import pointer_kernel
 from tilegrad.runtime.lowering import pipeline_for
+from tilegrad.schedules.contraction import TEMPLATE as CONTRACTION
+from tilegrad.schedules.finish import finish
 from tilegrad.schedules.stages import create
 from tilegrad.schedules.te.attention import attention, attention_backward
 from tilegrad.schedules.te.conv import conv, conv_by_data, conv_by_weight
@@ -133,6 +135,29 @@ def test_configs_of_a_product_with_bias(tmp_path, config):
     a, b, bias = tensor(37, 31, name="a"), tensor(31, 45, name="b"), tensor(45, name="bias")
     c = matmul(a, b)
     check(tmp_path, [a, b, bias], [te.compute(c.shape, lambda i, j: c(i, j) + bias(j), name="add")], config, "contraction/1")
+
+
+@pytest.mark.parametrize("constant, panels", [(0, 13 * 31 * 3), (1, 31 * 48)])
+def test_constants_packed_ahead(tmp_path, constant, panels):
+    a, b = tensor(37, 31, name="a"), tensor(31, 45, name="b")
+    func = create([a, b, matmul(a, b)])
+    config = {
+        "form": "outer",
+        "mr": 3,
+        "nr": 16,
+        "kc": 31,
+        "nc": 32,
+        "mc": 12,
+        "split": [1, 1, 1],
+        "pack_a": True,
+        "pack_b": True,
+    }
+    done, fills = CONTRACTION.prepack(func, {**config, "pack_a": True, "pack_b": True}, TARGET, [constant])
+    assert list(fills) == [constant]
+    data = fills[constant](np.zeros([(37, 31), (31, 45)][constant], "float32"))
+    done = finish(done, TARGET)
+    assert [int(d) for d in done.func.params[constant].shape] == [data.size] == [panels]
+    assert outcomes(tmp_path, done.func, done.scratch_bytes) == [0, 0]
 
 
 def test_few_rows_against_rows(tmp_path):
