@@ -175,17 +175,17 @@ def _cycles(workload: Workload, config: Config, target: Target) -> dict[str, flo
     passes = ceildiv(tiles, p.mc)
     source = size.k * size.segments * size.n * elem
     if config["pack_b"]:
-        source_reads = k_unit * n_unit * elem / _bandwidth(source, target)
+        source_reads = k_unit * n_unit * elem / bandwidth(source, target)
         pack_b = source_reads + _pack_cost(workload, layout[1]) * elem / 4 * k_unit * n_unit
-        stream_b = passes * k_unit * n_unit * elem / _bandwidth(b_block, target)
+        stream_b = passes * k_unit * n_unit * elem / bandwidth(b_block, target)
     else:
-        stream_b = passes * k_unit * n_unit * elem / _bandwidth(source, target)
+        stream_b = passes * k_unit * n_unit * elem / bandwidth(source, target)
     pack_a = 0.0
     if config["pack_a"]:
         pack_a = PACK_A[layout[0]] * elem / 4 * size.batch * size.m * size.k / target.threads + LAUNCH
     # A comes from beyond L2 once for every N block, from L2 for every panel
     a_total = tiles * rows * k_unit * elem
-    stream_a = ceildiv(panels, p.nc) * a_total / _bandwidth(size.m * size.k * elem, target)
+    stream_a = ceildiv(panels, p.nc) * a_total / bandwidth(size.m * size.k * elem, target)
     names = [e for e in workload.fields["epilogue"].split(",") if e]
     epilogue = (0.5 + 0.5 * len(names)) * tiles * rows * n_unit * elem / 4 / 4
     reduce = 0.0
@@ -235,7 +235,7 @@ def _micro(p: Plan, layout: str, elem: int, rows: float, columns: float) -> tupl
     return cycles, TILE_OVERHEAD + rows * columns * 2.5 + resume
 
 
-def _bandwidth(bytes_: float, target: Target) -> float:
+def bandwidth(bytes_: float, target: Target) -> float:
     """Bytes a cycle from the level that holds an array of this size."""
     return 24.0 if bytes_ <= 0.6 * target.l2_bytes else 10.0 if bytes_ <= 0.6 * target.l3_bytes / max(1, target.threads) else 6.0
 

@@ -20,12 +20,18 @@ from tilegrad.schedules.contraction.affine import Simplifier, affine, flat
 from tilegrad.schedules.contraction.canonical import Contraction, Operand, canonicalise, product
 from tilegrad.schedules.contraction.runs import interval_bound, slope
 from tilegrad.schedules.stages import Expr, Iter, id_of, is_const, loads, substitute, variables
+from tilegrad.schedules.window.plan import FEW_RESULTS
 
 MOST_TAPS = 81
-MOST_RESULTS = 4
-"""Results of a position that may sum over channels."""
 MOST_HELD = 1 << 20
 """Elements of the least part of the image, with all channels, that a thread has to copy for them."""
+MOST_RESULTS = 128
+"""More results than these (half as many where rows do not fill vectors) repay the packing of every tap for a product."""
+FULL_ROW = 16
+MOST_WEIGHTS = 1 << 18
+"""Weights, if there are more than a few results: they pass once for every band."""
+LEAST_ROW = 14
+"""Positions of a row from which on vectors along it are full enough for many results."""
 
 
 @dataclass(frozen=True)
@@ -99,13 +105,21 @@ def _window(c: Contraction) -> Window | None:
     if any(id_of(a.var) in phases for a in c.m) and form != "gather":
         return None
     w = Window(c, form, found, outer, rest_k, read)
-    return None if form == "gather" and rest_k and not _few_results(w) else w
+    return None if form == "gather" and rest_k and not _pays(w) else w
 
 
-def _few_results(w: Window) -> bool:
-    """Whether a gather that sums over channels computes few results a position, from not too much of the image."""
+def _pays(w: Window) -> bool:
+    """Whether a gather that sums over channels is faster than a matrix product: few results, or wide rows and few weights."""
     lines = [len({f for live in s.reads for f, _ in live}) for s in w.sides[:-1]]
-    return product(inner(w)) <= MOST_RESULTS and product(w.summed) * math.prod(lines) * w.sides[-1].image <= MOST_HELD
+    results, channels = product(inner(w)), product(w.summed)
+    if channels * math.prod(lines) * w.sides[-1].image > MOST_HELD:
+        return False
+    if results <= FEW_RESULTS:
+        return True
+    row, taps = w.sides[-1].position.extent, taps_of(w.sides)
+    dense = results % FEW_RESULTS == 0 and len(lines) > 0 and all(s.phase is None and s.stride == 1 and s.tap for s in w.sides)
+    most = MOST_RESULTS if row % FULL_ROW == 0 else MOST_RESULTS // 2
+    return dense and taps >= 9 and row >= LEAST_ROW and results <= most and results * channels * taps <= MOST_WEIGHTS
 
 
 def inner(w: Window) -> tuple[Iter, ...]:

@@ -16,7 +16,7 @@ from typing import Any
 
 from tilegrad._base.tvm import tirx
 from tilegrad.schedules.contraction.parts import Parts, element
-from tilegrad.schedules.contraction.tir import Stmt, ramp, seq, when
+from tilegrad.schedules.contraction.tir import Stmt, part, ramp, seq, when
 from tilegrad.schedules.stages import Expr
 from tilegrad.schedules.window.form import inner
 from tilegrad.schedules.window.strip import pieces
@@ -32,21 +32,23 @@ class Gather(Tiles):
         """A band of the result, for all of the weights' own axes."""
         p, mem, w = self.p, self.mem, self.w
         planes = [s.position for s in w.sides[:-2]]
-        env, s0 = self.named((*w.outer, *planes), tirx.floordiv(u, p.bands))
+        env, s0 = self.named((*w.outer, *planes), tirx.floordiv(u, p.bands * p.parts))
         base, s1 = mem.hold("base", t * p.strip)
         at = [env[a.var] for a in planes]
-        together = p.shape.results
+        together = p.results
+        first, own = part(p.shape.inner // together, p.parts, tirx.floormod(u, p.parts))
 
         def each(walk: Walk) -> Stmt:
             def some(g: Expr) -> Stmt:
-                found = [self.named(inner(w), g * together + i) for i in range(together)]
+                found = [self.named(inner(w), (first + g) * together + i) for i in range(together)]
                 envs = [env | here for here, _ in found]
                 weights, s2 = ({}, []) if p.shape.channels > 1 else self._weights(envs)
                 return seq([x for _, x in found], s2, walk(lambda n, row, place: self._tile(n, row, place, envs, weights)))
 
-            return mem.loop(p.shape.inner // together, some, "m")
+            return mem.loop(own, some, "m")
 
-        return seq(s0, s1, self.filled(base, env, at, tirx.floormod(u, p.bands), each))
+        band = tirx.floormod(tirx.floordiv(u, p.parts), p.bands)
+        return seq(s0, s1, self.filled(base, env, at, band, each))
 
     def _phases(self) -> list[Phase]:
         return list(product(*(range(len(s.reads)) for s in self.w.sides)))

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from tilegrad._base.target import Target
-from tilegrad.schedules.contraction.model import CYCLES_PER_SECOND, LATENCY, LAUNCH, accumulator
+from tilegrad.schedules.contraction.model import CYCLES_PER_SECOND, LATENCY, LAUNCH, accumulator, bandwidth
 from tilegrad.schedules.contraction.plan import ceildiv, element_bytes
 from tilegrad.schedules.template import Config, Workload
 from tilegrad.schedules.window.plan import MOST_UNROLLED, Plan, Shape, shape_of
@@ -27,6 +27,8 @@ ROOM = 6
 """Registers that a tile must leave for weights, or for the accumulators of taps."""
 COPY = 2.5
 """Cycles to copy a vector to the strip."""
+PASSES = 0.3
+"""How much of the strip's way to the first level is not hidden behind multiply-adds, where it passes again and again."""
 
 
 def _shape(workload: Workload) -> Shape:
@@ -48,15 +50,21 @@ def _space(key: str, target: Target) -> tuple[Config, ...]:
                 config: Config = {"rows": rows, "vectors": vectors, "band": 1}
                 plan = Plan(shape, config, target)
                 row_bytes = plan.pitch * element_bytes(shape.acc) * len(plan.plane_offsets) * shape.rows.stride * shape.channels
-                band = max(1, strip_bytes // row_bytes // plan.most_rows)
-                if shape.form == "gather":
-                    band = min(band, max(1, ceildiv(plan.tiles, ceildiv(target.threads, shape.outer))))
-                plan = Plan(shape, {**config, "band": min(band, plan.tiles)}, target)
-                if plan.most_rows * plan.vectors == 1 or (
-                    plan.unrolled <= MOST_UNROLLED and _registers(plan) <= target.vector_registers
-                ):
-                    out.setdefault((plan.most_rows, plan.vectors, plan.band), {**plan.config, "rows": plan.most_rows})
+                for band in _bands(plan, max(1, strip_bytes // row_bytes // plan.most_rows)):
+                    plan = Plan(shape, {**config, "band": min(band, plan.tiles)}, target)
+                    if plan.most_rows * plan.vectors == 1 or (
+                        plan.unrolled <= MOST_UNROLLED and _registers(plan) <= target.vector_registers
+                    ):
+                        out.setdefault((plan.most_rows, plan.vectors, plan.band), {**plan.config, "rows": plan.most_rows})
     return tuple(out.values())
+
+
+def _bands(plan: Plan, band: int) -> tuple[int, ...]:
+    """``band`` tiles, or so few that every thread has a band; where there are many results threads may share those instead."""
+    if plan.shape.form == "correlate":
+        return (band,)
+    shared = min(band, max(1, ceildiv(plan.tiles, ceildiv(plan.target.threads, plan.shape.outer))))
+    return (shared,) if plan.shape.channels == 1 else (shared, band)
 
 
 def _of_key(key: str) -> Workload:
@@ -70,7 +78,7 @@ def _registers(p: Plan) -> int:
     tile = p.most_rows * p.vectors * phases
     if p.shape.channels == 1:
         return tile + min(p.shape.taps, ROOM) + 2
-    return tile * p.shape.results + (p.most_rows + p.shape.rows.span) * p.vectors + 1
+    return tile * p.results + (p.most_rows + p.shape.rows.span) * p.vectors + 1
 
 
 def estimate(workload: Workload, config: Config, target: Target) -> float:
@@ -86,15 +94,15 @@ def _cycles(workload: Workload, config: Config, target: Target) -> dict[str, flo
     rows = shape.rows.positions / p.tiles
     groups = ceildiv(p.row_vectors, p.vectors)
     vectors = p.row_vectors / groups
-    fma = rows * vectors * shape.taps * shape.results * shape.channels
+    fma = rows * vectors * shape.taps * p.results * shape.channels
     reads = (rows * shape.rows.stride + shape.rows.span) / (rows * shape.rows.stride)
     offsets = len({f for live in shape.columns.offsets for f in live})
     lines = len({f for live in shape.rows.offsets for f in live})
     loads = min(rows * lines, rows * shape.rows.stride * reads) * vectors * offsets * len(p.plane_offsets) * shape.channels
     phases = math.prod(len(x.offsets) for x in shape.lines)
-    chains = rows * vectors * phases * shape.results if shape.form == "gather" else float(shape.taps)
+    chains = rows * vectors * phases * p.results if shape.form == "gather" else float(shape.taps)
     if shape.channels > 1:
-        loads += shape.taps * shape.results * shape.channels
+        loads += shape.taps * p.results * shape.channels
     elif shape.form == "gather":
         loads += max(0.0, shape.taps - (target.vector_registers - _registers(p) + ROOM))
     else:
@@ -104,13 +112,17 @@ def _cycles(workload: Workload, config: Config, target: Target) -> dict[str, flo
     images = shape.outer * math.prod(x.positions for x in shape.planes)
     if shape.form == "correlate":
         images *= shape.summed * p.parts
-    busiest = ceildiv(p.units, target.threads) / p.units
+    busiest = _busiest(p)
     strip_rows = p.bands * p.strip_rows(p.band * rows) * len(p.plane_offsets) * shape.channels
     copied = strip_rows * (COPY * p.pitch / p.lanes + ROW_OVERHEAD)
     if p.strip * elem > 0.6 * target.l1_bytes:
         copied += strip_rows * p.pitch / p.lanes * 2
-    inner = shape.inner / shape.results if shape.form == "gather" else ceildiv(shape.inner, p.parts)
-    stores = rows * vectors * phases * shape.results * 2.0 if shape.form == "gather" else 0.0
+    inner = shape.inner / p.results if shape.form == "gather" else ceildiv(shape.inner, p.parts)
+    if shape.channels > 1:  # every part fills its strips, which pass once for every group of results; weights once a band
+        weights = shape.inner * shape.channels * shape.taps * elem
+        passes = strip_rows * p.pitch * elem * inner / bandwidth(p.strip * elem, target)
+        copied = copied * p.parts + p.bands * weights / bandwidth(weights, target) + PASSES * passes
+    stores = rows * vectors * phases * p.results * 2.0 if shape.form == "gather" else 0.0
     result = 0.0 if shape.form == "gather" else shape.outer * shape.inner * shape.taps * 14.0
     return {
         "tiles": images * inner * visits * tile * busiest,
@@ -120,6 +132,15 @@ def _cycles(workload: Workload, config: Config, target: Target) -> dict[str, flo
         "result": result * busiest,
         "launch": float(LAUNCH if p.threads > 1 else 0),
     }
+
+
+def _busiest(p: Plan) -> float:
+    """The share of the work that the busiest thread has; the last band of an image may be a short one."""
+    units = ceildiv(p.units, p.target.threads)
+    if p.parts > 1 or p.shape.form == "correlate":
+        return units / p.units
+    images, bands = divmod(units, p.bands)
+    return (images * p.tiles + min(bands * p.band, p.tiles)) / (p.pieces // p.bands * p.tiles)
 
 
 @lru_cache(maxsize=1024)

@@ -81,16 +81,13 @@ class Shape:
         return self.summed if self.form == "gather" else 1
 
     @property
-    def results(self) -> int:
-        """Results of a position that a tile computes: all of them where they sum over channels."""
-        return self.inner if self.channels > 1 else 1
-
-    @property
     def taps(self) -> int:
         """Taps of all phases."""
         return math.prod(sum(map(len, x.offsets)) for x in self.lines)
 
 
+FEW_RESULTS = 4
+"""Results of a position that are computed at once where they sum over channels."""
 KNOBS = ("rows", "vectors", "band")
 
 
@@ -119,8 +116,10 @@ class Plan:
 
     @cached_property
     def tiles(self) -> int:
-        """Tiles below each other."""
-        return ceildiv(self.shape.rows.positions, int(self.config["rows"]))
+        """Tiles below each other; as many for every thread where channels are summed in fewer images than threads."""
+        n = self.shape.rows.positions
+        share = ceildiv(self.target.threads, self.shape.outer) if self.shape.channels > 1 else 1
+        return min(n, ceildiv(ceildiv(n, int(self.config["rows"])), share) * share)
 
     @property
     def rows(self) -> tuple[int, int]:
@@ -144,16 +143,30 @@ class Plan:
         return ceildiv(self.tiles, self.band)
 
     @property
+    def results(self) -> int:
+        """Results of a position that a tile computes: several where they sum over channels."""
+        if self.shape.channels == 1:
+            return 1
+        return self.shape.inner if self.shape.inner <= FEW_RESULTS else 4 if self.target.vector_registers >= 32 else 2
+
+    @property
+    def pieces(self) -> int:
+        """What is independent apart from ``inner``: other axes of the result and, in a gather, bands of its image."""
+        if self.shape.form == "correlate":
+            return self.shape.outer
+        return self.shape.outer * math.prod(x.positions for x in self.shape.planes) * self.bands
+
+    @property
     def parts(self) -> int:
-        """Into how many parts ``inner`` is cut so that every thread has work (correlate)."""
-        return min(self.shape.inner, ceildiv(self.target.threads, self.shape.outer))
+        """Into how many parts ``inner`` is cut so that every thread has work."""
+        if self.shape.form == "gather" and self.shape.channels == 1:
+            return 1
+        return min(self.shape.inner // self.results, ceildiv(self.target.threads, self.pieces))
 
     @property
     def units(self) -> int:
         """Independent pieces of work."""
-        if self.shape.form == "correlate":
-            return self.shape.outer * self.parts
-        return self.shape.outer * math.prod(x.positions for x in self.shape.planes) * self.bands
+        return self.pieces * self.parts
 
     @property
     def threads(self) -> int:
@@ -207,7 +220,7 @@ class Plan:
     @property
     def unrolled(self) -> int:
         """Multiply-adds of a tile."""
-        return self.most_rows * self.vectors * self.shape.taps * self.shape.results
+        return self.most_rows * self.vectors * self.shape.taps * self.results
 
     def check(self) -> None:
         """Raise ScheduleError for a config that is not legal."""

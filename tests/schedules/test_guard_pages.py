@@ -152,7 +152,7 @@ def test_constants_packed_ahead(tmp_path, constant, panels):
         "pack_a": True,
         "pack_b": True,
     }
-    done, fills = CONTRACTION.prepack(func, {**config, "pack_a": True, "pack_b": True}, TARGET, [constant])
+    done, fills = CONTRACTION.prepack(func, config, TARGET, [constant])
     assert list(fills) == [constant]
     data = fills[constant](np.zeros([(37, 31), (31, 45)][constant], "float32"))
     done = finish(done, TARGET)

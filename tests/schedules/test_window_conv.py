@@ -11,6 +11,7 @@ from tilegrad._base.tvm import te, tirx
 from tilegrad.schedules.stages import create
 from tilegrad.schedules.te.conv import conv
 from tilegrad.schedules.window import TEMPLATE
+from tilegrad.schedules.window.plan import Plan, shape_of
 
 NARROW = Target.parse("x86-64-v3", 2)
 torch = pytest.importorskip("torch")
@@ -37,6 +38,7 @@ FEW = [  # the same, and the computation that sums over channels to few results
     ((2, 3, 13, 21), (5, 3, 3, 3), 1, 1, 1, 1, "by_data"),
     ((1, 2, 12, 19), (4, 2, 5, 3), (2, 1), 1, 1, 1, "by_data"),
     ((2, 6, 9, 20), (4, 3, 3, 3), 1, 1, 1, 2, "forward"),
+    ((1, 8, 10, 17), (7, 8, 3, 3), 1, 1, 1, 1, "by_data"),
 ]
 FEW_SLOW = [
     ((1, 3, 30, 34), (16, 3, 7, 7), 2, 3, 1, 1, "by_data"),
@@ -44,6 +46,8 @@ FEW_SLOW = [
     ((1, 3, 5, 6, 18), (2, 3, 3, 3, 3), 1, 1, 1, 1, "forward"),
     ((2, 2, 20, 20), (6, 1, 3, 3), 1, 2, 2, 2, "by_data"),
     ((1, 24, 7, 7), (4, 24, 3, 3), 2, 1, 1, 1, "forward"),
+    ((3, 5, 11, 21), (12, 5, 3, 3), 1, 1, 1, 1, "forward"),
+    ((1, 8, 5, 6, 18), (4, 8, 3, 3, 3), 1, 1, 1, 1, "by_data"),
 ]
 SUMS = [*FEW, *(pytest.param(*case, marks=pytest.mark.long) for case in FEW_SLOW)]
 
@@ -73,6 +77,13 @@ def test_few_results_of_many_channels(x_shape, w_shape, strides, padding, dilati
     kernel = _check(inputs, [out], reference)
     assert kernel.template is TEMPLATE
     assert TEMPLATE.match(TEMPLATE.define(kernel.workload)).key == kernel.workload.key
+
+
+def test_threads_share_results_where_they_do_not_share_the_image():
+    inputs, out, reference = kinds((1, 3, 8, 20), (12, 3, 3, 3), 1, 1, 1, 1)["forward"]
+    kernel = _check(inputs, [out], reference, {"rows": 4, "vectors": 1, "band": 2})
+    plan = Plan(shape_of(kernel.workload.fields, "float32"), {"rows": 4, "vectors": 1, "band": 2}, TARGET)
+    assert (plan.bands, plan.parts, plan.threads) == (1, 2, 2)
 
 
 @pytest.mark.parametrize("kind", ["forward", "by_data", "by_weight"])
