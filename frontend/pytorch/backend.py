@@ -24,6 +24,7 @@ from tilegrad._base.target import Target
 from tilegrad.frontend.pytorch.decompositions import registered
 from tilegrad.frontend.pytorch.importer import add_outputs, emit_graph, type_of
 from tilegrad.frontend.pytorch.lowering import RandomState
+from tilegrad.frontend.pytorch.sizes import BySizes, has_open_sizes, with_sizes
 from tilegrad.frontend.pytorch.tensors import to_numpy
 from tilegrad.relax_ext.driver import build_graphs
 from tilegrad.relax_ext.graph import Graph, GraphBuilder
@@ -45,6 +46,7 @@ def backend(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **kwargs: A
     with operators that have no rule, with a FallbackWarning. Raises UsageError for other options.
     """
     from torch._dynamo.backends.common import aot_autograd
+    from torch._functorch import config as functorch
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     options = {"target": "native", "logs": None, "num_threads": None, "fallback": True, **(kwargs.get("options") or {})}
@@ -57,8 +59,9 @@ def backend(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **kwargs: A
         return _boxed(_compiled(graph, inputs, options))
 
     wrapped = aot_autograd(fw_compiler=compiler, bw_compiler=compiler, decompositions=_decompositions())
-    # attention as one operator each way, or in plain ones
-    with sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]):
+    # attention as one operator each way, or in plain ones; no buffer of the forward pass is overwritten by the backward pass,
+    # which may therefore run again (retain_graph)
+    with sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]), functorch.patch(donated_buffer=False):
         return wrapped(gm, example_inputs)
 
 
@@ -75,13 +78,19 @@ def _boxed(function: Function) -> Function:
 
 def _compiled(gm: torch.fx.GraphModule, inputs: Sequence[Any], options: Mapping[str, Any]) -> Function:
     """A function of the graph's inputs, by our library; or PyTorch's, with a warning."""
+
+    def left(reason: TilegradError) -> Function:
+        if not options["fallback"]:
+            raise reason
+        warnings.warn(f"torch.compile(backend='tilegrad') leaves a graph to PyTorch: {reason}", FallbackWarning, stacklevel=2)
+        return gm.forward
+
     try:
+        if has_open_sizes(gm):
+            return BySizes(gm, lambda args: Compiled(with_sizes(gm, args), options), left)
         return Compiled(gm, options)
     except TilegradError as e:
-        if not options["fallback"]:
-            raise
-        warnings.warn(f"torch.compile(backend='tilegrad') leaves a graph to PyTorch: {e}", FallbackWarning, stacklevel=2)
-        return gm.forward
+        return left(e)
 
 
 _aten = torch.ops.aten
@@ -181,7 +190,7 @@ class Compiled:
             elif isinstance(node, torch.fx.Node) and isinstance(env.get(node.name), Value):
                 self._results.append((f"output{i}", node))
             else:
-                self._results.append((None, None))
+                self._results.append((None, None if isinstance(node, torch.fx.Node) else _constantly(node)))
         self._types = {
             name: (tuple(t.shape), tuple(t.stride()), t.dtype, memory_order(t) is not None)
             for name, t in ((name, node.meta["val"]) for name, node in self._results if name is not None)
@@ -214,6 +223,10 @@ class Compiled:
         """The result with the strides of the traced graph; one whose elements overlap or leave gaps is copied."""
         shape, strides, dtype, dense = self._types[name]
         return made if dense else torch.empty_strided(shape, strides, dtype=dtype).copy_(made)
+
+
+def _constantly(value: Any) -> Function:
+    return lambda tensors: value
 
 
 def _inverse(order: Order) -> Order:

@@ -19,6 +19,7 @@ pytestmark = pytest.mark.filterwarnings(
 import torch.nn.functional as F  # noqa: E402
 
 from tests.pytorch import models as m  # noqa: E402
+from tilegrad.frontend.pytorch import sizes  # noqa: E402
 from tilegrad.frontend.pytorch.backend import FallbackWarning, backend, memory_order  # noqa: E402
 
 STRICT = {"fallback": False, "logs": []}
@@ -69,6 +70,43 @@ def test_graph_breaks_and_changing_shapes_are_tolerated():
     for n in (2, 3):
         x = torch.randn(n, 4)
         torch.testing.assert_close(compiled(x), function(x))
+
+
+def test_sizes_that_pytorch_leaves_open_are_compiled_one_by_one():
+    """The second batch size makes PyTorch trace with symbols, which reach the results, too."""
+    layer = torch.nn.Linear(5, 2)
+
+    def function(x, k):
+        y = torch.tanh(layer(x)).flatten(0, 1)
+        return y * x.shape[1], x.shape[1], x.new_zeros(x.shape[1]) + k, F.pad(x, (0, x.shape[1]))
+
+    compiled = torch.compile(function, backend=backend, options=STRICT)
+    for n in (3, 4, 6, 4, 0):
+        x = torch.randn(2, n, 5)
+        a, b = x.clone().requires_grad_(), x.clone().requires_grad_()
+        ours, theirs = compiled(a, n + 1), function(b, n + 1)
+        for got, want in zip(ours, theirs, strict=True):
+            torch.testing.assert_close(got, want)
+        (ours[0].sum() + ours[3].sum()).backward(), (theirs[0].sum() + theirs[3].sum()).backward()
+        torch.testing.assert_close(a.grad, b.grad)
+
+
+def test_a_number_that_is_always_another_is_refused_in_the_end(monkeypatch):
+    monkeypatch.setattr(sizes, "MOST_SETS", 2)
+    compiled = torch.compile(lambda x, k: x * k, backend=backend, options=STRICT, dynamic=True)
+    for k in (2, 3, 2, 3):
+        torch.testing.assert_close(compiled(torch.ones(2), k), torch.full((2,), float(k)))
+    with pytest.raises(Exception, match="more than 2 sets of sizes"):
+        compiled(torch.ones(2), 5)
+
+
+def test_backward_twice():
+    layer = torch.nn.Linear(4, 3)
+    y = torch.compile(layer, backend=backend, options=STRICT)(torch.ones(2, 4)).tanh()
+    y.sum().backward(retain_graph=True)
+    once = layer.weight.grad.clone()
+    y.sum().backward()
+    torch.testing.assert_close(layer.weight.grad, 2 * once)
 
 
 def test_views_and_transposes_keep_their_strides():
