@@ -2,6 +2,7 @@
 
     python -m benchmarks.torch_conformance --json [--quick] [--samples N] [--only NAME ...] [--part I/N]
                                          [--processes N]
+    python -m benchmarks.torch_conformance --merge FILE ...
 
 Every operator but random, FFT, linear-algebra, sparse, complex and ``special.`` ones. An operator is *claimed* when at
 least one of its samples imports. A sample of a claimed operator passes when its values and its gradients (where PyTorch
@@ -9,6 +10,7 @@ has them) agree; it is *refused* when we raise, and *wrong* when we return somet
 own gradient is not the derivative and ours is, by a central difference in float64, the sample passes; so does one that draws
 random numbers.
 ``--quick``: one sample, float32. Otherwise ``--samples`` (default 8) in float32 and as many in float64.
+``--merge`` adds up the rows of several runs (``--json``): the last row of an operator counts.
 The extra ``torch`` and the package expecttest must be installed.
 """
 
@@ -21,7 +23,8 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from benchmarks.common import ROOT
@@ -51,8 +54,12 @@ def main() -> None:
     p.add_argument("--only", nargs="*", help="names of operators")
     p.add_argument("--part", metavar="I/N", help="every N-th operator, from the I-th (counted from 0)")
     p.add_argument("--processes", type=int, default=2)
+    p.add_argument("--merge", nargs="+", metavar="FILE", help="no run: the summary of the rows in these files")
     p.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     a = p.parse_args()
+    if a.merge:
+        print(json.dumps({"summary": summary(merged(a.merge))}))
+        return
     if a.worker:
         from benchmarks._conformance_worker import serve
 
@@ -73,6 +80,12 @@ def operators() -> list[str]:
 
     names = [f"{o.name}.{o.variant_test_name}" if o.variant_test_name else o.name for o in op_db]
     return [n for n in dict.fromkeys(names) if not re.match(f"(nn\\.functional\\.|torch\\.)?({LEFT_OUT})", n)]
+
+
+def merged(files: Sequence[str]) -> list[dict[str, Any]]:
+    """The rows of several runs, the last one of every operator."""
+    lines = [json.loads(line) for f in files for line in Path(f).read_text().splitlines() if line.startswith("{")]
+    return list({row["operator"]: row for row in lines if "operator" in row}.values())
 
 
 def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
