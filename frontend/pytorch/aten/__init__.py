@@ -16,6 +16,8 @@ FAMILIES = (
     "indexing",
     "scatter",
     "ordering",
+    "histograms",
+    "incomplete_gamma",
     "bags",
     "contraction",
     "convolution",
@@ -24,6 +26,7 @@ FAMILIES = (
     "attention",
     "loss",
     "resampling",
+    "grid_sampling",
     "randomness",
 )
 

@@ -161,6 +161,23 @@ def take_along_dim(k: Lowering, x: Value, indices: Value, dim: int | None = None
     return gather(k, x, counted_from_start(k, indices, x.shape[axis]), axis)
 
 
+@aten("nonzero_static")
+def nonzero_static(k: Lowering, x: Value, *, size: int, fill_value: int = -1) -> Value:
+    """The first ``size`` places that are not zero, a row each; rows behind the last hold the fill value."""
+    n = math.prod(x.shape)
+    found = k.value(x, "bool").reshape((n,))
+    rank = F.cumsum(k.value(found, "int64"), 0) - 1
+    wanted = F.logical_and(F.equal(rank, k.arange(size).reshape((size, 1))), found)
+    place = F.sum(F.where(wanted, k.arange(n), k.number(0, "int64")), [1], False)
+    count = F.sum(k.value(found, "int64"), [0], False)
+    columns = []
+    for axis, extent in enumerate(x.shape):
+        stride = math.prod(x.shape[axis + 1 :])
+        columns.append(F.mod(F.floor_divide(place, k.number(stride, "int64")), k.number(extent, "int64")).reshape((size, 1)))
+    there = F.less(k.arange(size), count).reshape((size, 1))
+    return F.where(there, F.concat(columns, 1), k.number(fill_value, "int64"))
+
+
 _DATA_DEPENDENT = "the result's size depends on values; tilegrad's shapes are static. Use a mask with torch.where instead"
 refuse(
     _DATA_DEPENDENT, "nonzero", "masked_select", "_unique2", "unique_consecutive", "unique_dim",

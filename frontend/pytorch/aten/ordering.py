@@ -105,6 +105,24 @@ def _nanmedian(k: Lowering, x: Value, axis: int, keepdim: bool) -> list[Value]:
     return [values.reshape(shape), place.reshape(shape)]
 
 
+@aten("mode")
+def mode(k: Lowering, x: Value, dim: int = -1, keepdim: bool = False) -> list[Value]:
+    """The most frequent value, the smallest of several, and its last place. By comparison of every pair of places."""
+    if x.ndim == 0:
+        return [x, k.zeros((), "int64")]
+    axis = axis_of(dim, x.ndim)
+    y = k.value(x, "uint8") if x.dtype == "bool" else k.wide(x) if "float" in x.dtype else x
+    one, other = (y.reshape((*y.shape[:a], 1, *y.shape[a:])) for a in (axis + 1, axis))
+    count = F.sum(k.value(F.equal(one, other), "int64"), [axis + 1], False)
+    often = F.equal(count, F.max(count, [axis], True))
+    least = F.min(F.where(often, y, F.max(y, [axis], True)), [axis], True)
+    position = k.arange(x.shape[axis]).reshape([-1 if a == axis else 1 for a in range(x.ndim)])
+    place = F.maximum(F.max(F.where(F.equal(y, least), position, k.number(-1, "int64")), [axis], True), 0)
+    values = gather(k, x, place, axis)
+    shape = values.shape if keepdim else (*x.shape[:axis], *x.shape[axis + 1 :])
+    return [values.reshape(shape), place.reshape(shape)]
+
+
 def _running(name: str, better: str) -> None:
     @aten(name)
     def rule(k: Lowering, x: Value, dim: int) -> list[Value]:

@@ -192,8 +192,11 @@ def _log_gamma_positive(x: Value) -> Value:
 
 @aten("lgamma")
 def lgamma(k: Lowering, x: Value) -> Value:
+    return k.narrow(lgamma_of(k, k.wide(x)))
+
+
+def lgamma_of(k: Lowering, wide: Value) -> Value:
     """Stirling's series above 1/2; below by reflection. Large arguments skip the product, which would overflow."""
-    wide = k.wide(x)
     low = F.less(wide, 0.5)
     positive = F.where(low, 1.0 - wide, wide)
     huge = F.greater(positive, 1e4)
@@ -203,7 +206,7 @@ def lgamma(k: Lowering, x: Value) -> Value:
     value = F.where(huge, stirling, _log_gamma_positive(moderate))
     fraction = wide - F.floor(wide)
     sine = F.abs(F.sin(F.where(low, fraction, k.number(0.5, wide.dtype)) * math.pi))
-    return k.narrow(F.where(low, math.log(math.pi) - F.log(sine) - value, value))
+    return F.where(low, math.log(math.pi) - F.log(sine) - value, value)
 
 
 @aten("digamma")

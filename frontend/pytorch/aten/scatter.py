@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from tilegrad.frontend.pytorch.aten.indexing import AdvancedIndex, counted_from_start
+from tilegrad.frontend.pytorch.aten.indexing import AdvancedIndex, counted_from_start, take
 from tilegrad.frontend.pytorch.aten.movement import sliced
 from tilegrad.frontend.pytorch.lowering import Cannot, Lowering, Number, axis_of
 from tilegrad.frontend.pytorch.table import aten
@@ -126,22 +126,64 @@ def index_reduce(k: Lowering, x: Value, dim: int, index: Value, source: Value, r
     return scatter_reduce(k, x, axis, _along(k, index, x.shape, axis), source, reduce, include_self)
 
 
+@aten("segment_reduce")
+def segment_reduce(
+    k: Lowering, x: Value, reduce: str, *, lengths: Value | None = None, indices: Value | None = None,
+    offsets: Value | None = None, axis: int = 0, unsafe: bool = False, initial: Number | None = None,
+) -> Value:  # fmt: skip
+    """Runs of elements along an axis, each combined into one; what lies behind the last run counts nowhere."""
+    if lengths is None and offsets is None:
+        raise Cannot("segment_reduce by indices")
+    axis = axis_of(axis, x.ndim)
+    n, segments = x.shape[axis], k.out.shape[axis]
+    ends = F.cumsum(lengths, axis) if lengths is not None else sliced(k, offsets, axis, 1, segments + 1)  # type: ignore[arg-type]
+    ends = ends.astype("int64").reshape((*ends.shape[:axis], 1, segments))
+    passed = F.greater_equal(k.arange(n).reshape((n, 1)), ends)
+    run = F.sum(k.value(passed, "int64"), [axis + 1], False)
+    if offsets is not None:  # what lies before the first run, too
+        first = sliced(k, offsets.astype("int64"), axis, 0, 1)
+        run = F.where(F.less(k.arange(n), first), k.number(segments, "int64"), run)
+    run = run.reshape((*run.shape, *[1] * (x.ndim - axis - 1))).broadcast_to(x.shape)
+    start = initial if initial is not None else 0 if reduce == "mean" else _identity(_SEGMENT.get(reduce, reduce), x.dtype)
+    shape = [segments + 1 if a == axis else d for a, d in enumerate(x.shape)]
+    total = _scatter(k, k.full(shape, start, x.dtype), axis, run, x, _REDUCTION[_SEGMENT.get(reduce, reduce)])
+    if reduce == "mean":
+        count = _scatter(k, k.zeros(shape, x.dtype), axis, run, k.full(x.shape, 1, x.dtype), "add")
+        empty = k.number(math.nan if initial is None else initial, x.dtype)
+        total = F.where(F.greater(count, 0.0), total / F.maximum(count, 1.0), empty)
+    return sliced(k, total, axis, 0, segments)
+
+
+_SEGMENT = {"max": "amax", "min": "amin", "mean": "sum"}
+
+
 @aten("index_put", "_unsafe_index_put", "_index_put_impl")
 def index_put(
     k: Lowering, x: Value, indices: Sequence[Value | None], values: Value, accumulate: bool = False, unsafe: bool = False
 ) -> Value:
     if len([i for i in indices if i is not None]) == 1:
         axis, mask = next((a, i) for a, i in enumerate(indices) if i is not None)
-        if mask.dtype == "bool" and math.prod(values.shape) == 1:
-            # One value wherever the mask is set: no sizes depend on the mask.
-            spread = mask.reshape([1] * axis + list(mask.shape) + [1] * (x.ndim - axis - mask.ndim))
-            value = k.value(values, x.dtype).reshape(())
-            return F.where(spread, x + value if accumulate else value, x).broadcast_to(x.shape)
+        if mask.dtype == "bool":
+            return _put_where(k, x, axis, mask, k.value(values, x.dtype), accumulate)
     at = AdvancedIndex(k, x.shape, indices)
     shape = [*at.rest_shape[: at.at], *at.index_shape, *at.rest_shape[at.at :]]
     updates = at.from_result(k.value(values, x.dtype).broadcast_to(shape))
     n = math.prod(at.index_shape)
     return _put_rows(k, x, at, at.joined.reshape((n,)), updates.reshape([n, *at.rest_shape]), accumulate)
+
+
+def _put_where(k: Lowering, x: Value, axis: int, mask: Value, values: Value, accumulate: bool) -> Value:
+    """Written wherever the mask is set: one row of values, or as many as there are set places, in their order."""
+    before, after = x.shape[:axis], x.shape[axis + mask.ndim :]
+    values = values.reshape([1] * (len(before) + 1 + len(after) - values.ndim) + list(values.shape))
+    spread = mask.reshape([1] * axis + list(mask.shape) + [1] * len(after))
+    if values.shape[axis] == 1:
+        rows = values.reshape([*values.shape[:axis], *[1] * mask.ndim, *values.shape[axis + 1 :]])
+    else:
+        order = F.cumsum(k.value(mask, "int64").reshape((math.prod(mask.shape),)), 0) - 1
+        rows = take(k, values, F.maximum(order, 0), axis)
+        rows = rows.reshape([*values.shape[:axis], *mask.shape, *values.shape[axis + 1 :]])
+    return F.where(spread, x + rows if accumulate else rows, x).broadcast_to(x.shape)
 
 
 def _put_rows(k: Lowering, x: Value, at: AdvancedIndex, index: Value, updates: Value, accumulate: bool) -> Value:
