@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,13 +13,6 @@ from tilegrad._base.errors import DTypeError, ShapeError, UsageError
 from tilegrad.runtime.program import numpy_dtype
 
 MANIFEST, PARAMETERS = "manifest.json", "parameters.safetensors"
-
-
-def path_of(value: Any, where: str) -> Path:
-    """A path given by a caller. Raises UsageError for anything else."""
-    if isinstance(value, str | os.PathLike):
-        return Path(os.fsdecode(value))
-    raise UsageError(where, f"{value!r} of type {type(value).__name__}", "a path, as str or pathlib.Path")
 
 
 _LINE = b',\n "checksum": "%b"\n}\n'

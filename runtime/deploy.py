@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import _thread
+import contextlib
 import hashlib
 import json
 import mmap
 import os
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,8 @@ import numpy as np
 from tilegrad._base.errors import LibraryError, UsageError
 from tilegrad._base.target import cpu
 from tilegrad.runtime import elf, safetensors
-from tilegrad.runtime.contents import MANIFEST, PARAMETERS, checked_states, is_whole, path_of
+from tilegrad.runtime.contents import MANIFEST, PARAMETERS, checked_states, is_whole
+from tilegrad.runtime.files import path_of
 from tilegrad.runtime.library import Context, Library
 from tilegrad.runtime.manifest import ABI
 from tilegrad.runtime.program import RANDOM
@@ -100,10 +103,9 @@ class Loaded:
         Raises LibraryError for a damaged file, UsageError, ShapeError or DTypeError when it does not fit; then nothing
         has changed.
         """
-        self._take(safetensors.load(path_of(path, "restore, argument 'path'")))
+        self._take(safetensors.load(path_of(path, "restore, argument 'path'"), self.library.states))
 
-    def _take(self, found: Mapping[str, np.ndarray]) -> None:
-        arrays = {name: a for name, a in found.items() if name in self.library.states}
+    def _take(self, arrays: Mapping[str, np.ndarray]) -> None:
         checked = checked_states(self.library.manifest, arrays)
         for name in arrays:
             self.state(name)[...] = checked[name]
@@ -122,22 +124,57 @@ def load(directory: str | Path, num_threads: int | None = None) -> Loaded:
     folder = path_of(directory, "load, argument 'directory'")
     with _File(folder / PARAMETERS) as parameters:  # takes longest, and lets other threads run: it is done beside the rest
         manifest = _read_manifest(folder)
-        _check_machine(manifest)
-        path = folder / f"lib{manifest['prefix']}.so"
-        if not {path.name, PARAMETERS} <= set(manifest["files"]):
-            raise LibraryError(f"package {folder}", "a manifest that lists no library or no parameters", "an exported package")
-        code = _File(path)
-        code.check(manifest["files"][path.name])
-        arch = elf.machine(code.data[:64])
-        if arch != manifest["target"]["arch"]:
-            raise LibraryError(f"library {path}", f"a file for {arch}", manifest["target"]["arch"], "Export the package again.")
-        try:
+        with _form_of(folder / MANIFEST):
+            _check_machine(manifest)
+            path = folder / f"lib{manifest['prefix']}.so"
+            if not {path.name, PARAMETERS} <= set(manifest["files"]):
+                raise LibraryError(
+                    f"package {folder}", "a manifest that lists no library or no parameters", "an exported package"
+                )
+            code, checksum = _File(path), manifest["files"][PARAMETERS]["sha256"]
+            code.check(manifest["files"][path.name]["sha256"])
+            arch = elf.machine(code.data[:64])
+            if arch != manifest["target"]["arch"]:
+                raise LibraryError(
+                    f"library {path}", f"a file for {arch}", manifest["target"]["arch"], "Export the package again."
+                )
             library = Library(path.absolute(), manifest)
-            loaded = Loaded(library, library.context(num_threads))
-            loaded._take(safetensors.parse(parameters.data, parameters.path))
+        try:
+            with _own_name(library, code):
+                loaded = Loaded(library, library.context(num_threads))
+            loaded._take(safetensors.parse(parameters.data, parameters.path, library.states))
         finally:
-            parameters.check(manifest["files"][PARAMETERS])  # its error comes first: whatever else went wrong may be due to it
+            parameters.check(checksum)  # its error comes first: whatever else went wrong may be due to it
     return loaded
+
+
+_names: dict[Path, str] = {}
+"""Checksums of the libraries that were loaded first by each name."""
+
+
+@contextlib.contextmanager
+def _own_name(library: Library, code: _File) -> Iterator[None]:
+    """Where another library was loaded by this name before, a copy is loaded: the system would give the one from before."""
+    path, digest = library.path, code.digest
+    if _names.setdefault(path, digest) == digest:
+        yield
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        library.path = Path(folder) / path.name
+        library.path.write_bytes(code.data)
+        try:
+            yield
+        finally:
+            library.path = path
+
+
+@contextlib.contextmanager
+def _form_of(path: Path) -> Iterator[None]:
+    """Reading in a manifest what is not there is an error of the package."""
+    try:
+        yield
+    except (KeyError, TypeError, AttributeError) as e:
+        raise LibraryError(f"manifest {path}", f"no proper {e}", "the file that export wrote") from e
 
 
 def _read_manifest(folder: Path) -> dict[str, Any]:
@@ -147,7 +184,7 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
         manifest = json.loads(text)
     except OSError as e:
         raise LibraryError(f"package {folder}", f"no readable {MANIFEST}: {e.strerror}", "a folder that export wrote") from e
-    except ValueError as e:
+    except (ValueError, RecursionError) as e:
         raise LibraryError(
             f"manifest {path}", f"damaged JSON: {e}", "the file that export wrote", "Export the package again."
         ) from e
@@ -155,7 +192,7 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
         raise LibraryError(f"manifest {path}", "JSON of another kind", "the file that export wrote")
     if manifest["abi"] != ABI:
         hint = "Export the package again with this version of tilegrad, or use the version that wrote it."
-        raise LibraryError(f"package {folder}", f"ABI version {manifest['abi']}", f"{ABI}", hint)
+        raise LibraryError(f"package {folder}", f"ABI version {manifest['abi']!r}", f"{ABI}", hint)
     if not is_whole(text):
         raise LibraryError(f"manifest {path}", "a wrong checksum: it was changed or is damaged", "the file that export wrote")
     return manifest
@@ -196,7 +233,12 @@ class _File:
                 if self._wanted:
                     self._digest.update(data[at : at + BLOCK])
 
-    def check(self, expected: Mapping[str, Any]) -> None:
+    @property
+    def digest(self) -> str:
+        """The checksum, once it is computed."""
+        return self._digest.hexdigest()
+
+    def check(self, wanted: str) -> None:
         """Raises LibraryError unless the file is there and is what the manifest says."""
         if self._hashing is None:
             self._hash()
@@ -204,8 +246,7 @@ class _File:
             self._wait()
         if self._problem:
             raise LibraryError(f"package file {self.path}", self._problem, "a complete package", "Copy or export it again.")
-        wanted = expected["sha256"]
-        if self._digest.hexdigest() != wanted:
+        if self.digest != wanted:
             got = "a wrong checksum: it is damaged or incomplete"
             raise LibraryError(f"package file {self.path}", got, wanted[:16] + "...", "Copy it again.")
 

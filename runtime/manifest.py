@@ -15,6 +15,8 @@ from tilegrad.runtime.program import Program
 ABI = 3
 """Version of the C ABI and of the manifest's form; a loader refuses any other."""
 
+LONGEST = 64
+"""Characters of a prefix: files and every public function begin with it."""
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 FUNCTIONS = (
     "context_create", "context_create_in", "context_destroy", "workspace_size", "last_error", "num_threads", "manifest",
@@ -114,8 +116,9 @@ def _port(p: Mapping[str, Any]) -> Port:
 def _check_names(entries: Sequence[str], prefix: str) -> None:
     if not entries:
         raise UsageError("build", "no programs", "at least one")
-    if not _NAME.fullmatch(prefix) or prefix in KEYWORDS or prefix == "tgrt":
-        raise UsageError("prefix", repr(prefix), "a C identifier that is no keyword")
+    fits = isinstance(prefix, str) and _NAME.fullmatch(prefix) and len(prefix) <= LONGEST
+    if not fits or prefix in KEYWORDS or prefix == "tgrt":
+        raise UsageError("prefix", repr(prefix), f"a C identifier that is no keyword, of at most {LONGEST} characters")
     for entry in entries:
         if not _NAME.fullmatch(entry) or entry in KEYWORDS.union(FUNCTIONS) or entry.startswith("call_"):
             raise UsageError("entry name", repr(entry), f"a C identifier other than {', '.join(FUNCTIONS)}")

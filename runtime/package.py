@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ import numpy as np
 from tilegrad._base.errors import LibraryError
 from tilegrad.runtime import amalgam, cache, example, header, safetensors, wrapper
 from tilegrad.runtime.contents import MANIFEST, PARAMETERS, checked_states, manifest_text
+from tilegrad.runtime.files import path_of, write
 from tilegrad.runtime.library import Library
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ def export(
     Raises UsageError, ShapeError or DTypeError for states that are missing or do not fit, LibraryError when the
     directory cannot be written or the library was itself exported.
     """
+    out = path_of(directory, "export, argument 'directory'")
     if library.recipe is None:
         raise LibraryError(
             "export", f"the exported library {library.path}", "a library built in this process", "Copy its folder."
@@ -65,29 +66,19 @@ def export(
     }
     if plain is not None:
         contents[f"{name}.c"] = amalgam.c_source(plain.with_prefix(name)).encode()
-    out = Path(directory)
+    dtypes = {s["name"]: s["dtype"] for s in library.manifest["states"]}
     try:
         out.mkdir(parents=True, exist_ok=True)
         for file, data in contents.items():
-            _write(out / file, data)
+            write(out / file, [data], 0o755 if file.endswith(".so") else 0o644)
+        safetensors.save(out / PARAMETERS, arrays, dtypes)
+        contents[PARAMETERS] = (out / PARAMETERS).read_bytes()
+        manifest = {**library.manifest, "files": {file: _described(data) for file, data in contents.items()}}
+        write(out / MANIFEST, [manifest_text(manifest)])
     except OSError as e:
         raise LibraryError(f"export to {out}", str(e), "a folder that can be written") from e
-    dtypes = {s["name"]: s["dtype"] for s in library.manifest["states"]}
-    safetensors.save(out / PARAMETERS, arrays, dtypes)
-    contents[PARAMETERS] = (out / PARAMETERS).read_bytes()
-    manifest = {**library.manifest, "files": {file: _described(data) for file, data in contents.items()}}
-    _write(out / MANIFEST, manifest_text(manifest))
     return out
 
 
 def _described(data: bytes) -> dict[str, Any]:
     return {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-
-
-def _write(path: Path, data: bytes) -> None:
-    """All or nothing: a process that has the old file mapped keeps it."""
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".", delete=False) as f:
-        f.write(data)
-    temp = Path(f.name)
-    temp.chmod(0o755 if path.suffix == ".so" else 0o644)
-    temp.replace(path)

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
+import itertools
 import json
 import math
 import mmap
-import os
-import tempfile
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tilegrad._base.errors import LibraryError
+from tilegrad.runtime.files import write
 
 _TYPES = {
     "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "BOOL": "bool",
@@ -38,41 +37,36 @@ def save(path: Path, arrays: Mapping[str, np.ndarray], dtypes: Mapping[str, str]
         at += array.nbytes
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
-    temp = None
     try:
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".", delete=False) as f:
-            temp = f.name
-            f.write(len(text).to_bytes(8, "little") + text)
-            for array in arrays.values():
-                f.write(np.ascontiguousarray(array).tobytes())
-        os.chmod(temp, 0o644)
-        os.replace(temp, path)
+        write(
+            path,
+            itertools.chain(
+                [len(text).to_bytes(8, "little") + text], (np.ascontiguousarray(a).tobytes() for a in arrays.values())
+            ),
+        )
     except OSError as e:
-        if temp is not None:
-            with contextlib.suppress(OSError):
-                os.unlink(temp)
         raise LibraryError(f"checkpoint {path}", str(e), "a file that can be written") from e
 
 
-def load(path: Path) -> dict[str, np.ndarray]:
-    """Read every array (bfloat16 as its bits in uint16). Raises LibraryError for a missing or damaged file."""
+def load(path: Path, names: Container[str] | None = None) -> dict[str, np.ndarray]:
+    """Read every array, or those of ``names`` (bfloat16 as its bits in uint16). Raises LibraryError for a missing or bad file."""
     try:
         data = path.read_bytes()
     except OSError as e:
         raise LibraryError(f"checkpoint {path}", str(e), "a safetensors file") from e
-    return {name: array.copy() for name, array in parse(data, path).items()}
+    return {name: array.copy() for name, array in parse(data, path, names).items()}
 
 
-def parse(data: bytes | mmap.mmap, path: Path) -> dict[str, np.ndarray]:
-    """The arrays of a file's content, as read-only views of it; ``path`` is for the error of a damaged one."""
+def parse(data: bytes | mmap.mmap, path: Path, names: Container[str] | None = None) -> dict[str, np.ndarray]:
+    """The arrays of a file's content, or those of ``names``, as read-only views; ``path`` is for the error of a damaged one."""
     try:
         n = int.from_bytes(data[:8], "little")
         if n > len(data) - 8:
             raise ValueError("it is shorter than its header says")
         header = json.loads(data[8 : 8 + n])
         header.pop("__metadata__", None)
-        return {name: _array(data, 8 + n, info) for name, info in header.items()}
-    except (ValueError, KeyError, TypeError, AttributeError) as e:
+        return {name: _array(data, 8 + n, info) for name, info in header.items() if names is None or name in names}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:
         raise LibraryError(f"checkpoint {path}", f"a damaged file: {e}", "a safetensors file") from e
 
 

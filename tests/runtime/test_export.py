@@ -332,6 +332,16 @@ DAMAGE = {
         lambda p: (p / "libregress.so").write_bytes((p / "libregress.so").read_bytes()[:9000]),
         "libregress.so.*wrong checksum",
     ),
+    "deep JSON": (lambda p: (p / "manifest.json").write_text("[" * 200000), "damaged JSON"),
+    **{
+        f"no {key}": (lambda p, key=key: _edit(p / "manifest.json", lambda m: m.pop(key)), f"no proper '{key}'")
+        for key in ("prefix", "files", "target", "states", "entries", "families")
+    },
+    "a list of files": (lambda p: _edit(p / "manifest.json", lambda m: m.update(files=[])), "lists no library"),
+    "no checksum": (
+        lambda p: _edit(p / "manifest.json", lambda m: m["files"]["libregress.so"].pop("sha256")),
+        "no proper 'sha256'",
+    ),
     "no library": (lambda p: (p / "libregress.so").unlink(), "libregress.so.*No such file"),
     "flipped parameters": (lambda p: _flip(p / "parameters.safetensors"), "parameters.safetensors.*wrong checksum"),
 }
@@ -344,6 +354,29 @@ def test_damaged_packages_are_refused_before_loading(copy, name, monkeypatch):
     monkeypatch.setattr(runtime.library.ctypes, "CDLL", lambda *a: pytest.fail("the library was loaded"))
     with pytest.raises(LibraryError, match=message):
         runtime.load(copy)
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "parameters.safetensors", "libregress.so"])
+def test_any_changed_byte_is_refused(copy, name, monkeypatch):
+    """Bits flipped and ends cut off, all over the file."""
+    monkeypatch.setattr(runtime.library.ctypes, "CDLL", lambda *a: pytest.fail("the library was loaded"))
+    monkeypatch.setattr(runtime.deploy.Library, "context", lambda *a: pytest.fail("a context was made"))
+    path = copy / name
+    whole = path.read_bytes()
+    places = sorted({*range(0, len(whole), len(whole) // 40 + 1), len(whole) - 1})
+    for data in [*(whole[:at] for at in places), *(whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :] for at in places)]:
+        path.write_bytes(data)
+        with pytest.raises(LibraryError, match=str(copy)):
+            runtime.load(copy)
+
+
+def test_a_package_written_over_a_loaded_one(kit, tmp_path):
+    """The system would give the library that it loaded by that name before: no error, and the other's numbers."""
+    x = np.full(64, 5, "f4")
+    for name, func, expected in (("add", kit.add, 7), ("subtract", kit.subtract, 3), ("add", kit.add, 7)):
+        runtime.export(runtime.build(*kit.binary(name, func), kit.target, prefix="same"), tmp_path, {})
+        loaded = runtime.load(tmp_path)
+        assert np.all(loaded(x) == expected) and str(tmp_path) in repr(loaded)
 
 
 def test_library_for_another_machine_is_refused(copy, monkeypatch):
@@ -367,6 +400,30 @@ def test_states_must_fit(regression, data, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(LibraryError, match="export to"):
         runtime.export(regression, tmp_path / "file", {"w": data.w})
+    for folder in (None, 3, b"folder", "a\0b"):
+        with pytest.raises(UsageError, match="export, argument 'directory'"):
+            runtime.export(regression, folder, {"w": data.w})
+    for prefix in ("1a", "a-b", "", "\u00fcn\u00ef", "class", "int", "x" * 65, 3):
+        with pytest.raises(UsageError, match="prefix.*at most 64"):
+            runtime.export(regression, tmp_path, {"w": data.w}, prefix=prefix)
+
+
+@pytest.mark.parametrize("write", ["save", "export"])
+def test_a_full_disk_leaves_what_was_there(regression, exported, copy, data, monkeypatch, write):
+    """The file system fails when the new file is put in its place."""
+    loaded = runtime.load(exported)
+    before = {p.name: p.read_bytes() for p in copy.iterdir() if p.is_file()}
+
+    def full(*args):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(LibraryError, match="No space left"):
+        if write == "save":
+            loaded.save(copy / "parameters.safetensors")
+        else:
+            runtime.export(regression, copy, {"w": data.w})
+    assert {p.name: p.read_bytes() for p in copy.iterdir() if p.is_file()} == before
 
 
 def test_checkpoints_that_do_not_fit(exported, data, tmp_path):
@@ -381,7 +438,14 @@ def test_checkpoints_that_do_not_fit(exported, data, tmp_path):
         safetensors.save(path, arrays)
         with pytest.raises(error):
             loaded.restore(path)
-    for text in (b"", b"12345678", (100).to_bytes(8, "little") + b"{}", (2).to_bytes(8, "little") + b"[]"):
+    deep = b"[" * 200000
+    for text in (
+        len(deep).to_bytes(8, "little") + deep,
+        b"",
+        b"12345678",
+        (100).to_bytes(8, "little") + b"{}",
+        (2).to_bytes(8, "little") + b"[]",
+    ):
         path.write_bytes(text)
         with pytest.raises(LibraryError, match="damaged"):
             loaded.restore(path)
@@ -425,6 +489,7 @@ WRONG = {
     "seed beyond 64 bits": (lambda p, path: p.seed(2**70), "seed: got 1180591620717411303424 of type int"),
     "path to save": (lambda p, path: p.save(5), "save, argument 'path': got 5 of type int"),
     "path to restore": (lambda p, path: p.restore(None), "restore, argument 'path': got None of type NoneType"),
+    "null byte in a path": (lambda p, path: p.save("a\0b"), "save, argument 'path': got 'a.x00b'.*null bytes"),
     "folder": (lambda p, path: runtime.load(3), "load, argument 'directory': got 3"),
     "threads": (lambda p, path: runtime.load(path, num_threads="two"), "threads.*'two'"),
     "no threads": (lambda p, path: runtime.load(path, num_threads=0), "threads.*0"),
