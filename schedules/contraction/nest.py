@@ -23,7 +23,7 @@ from tilegrad.schedules.contraction.dot import multiply_dot
 from tilegrad.schedules.contraction.micro import Address, Cells, multiply
 from tilegrad.schedules.contraction.pack import Block, Packer
 from tilegrad.schedules.contraction.parts import Parts, element
-from tilegrad.schedules.contraction.plan import Plan, ceildiv, rows_before
+from tilegrad.schedules.contraction.plan import Plan, ceildiv, element_bytes, rows_before
 from tilegrad.schedules.contraction.tir import Memory, Stmt, both, part, ramp, seq, when
 from tilegrad.schedules.stages import Expr, id_of
 from tilegrad.schedules.template import Scheduled
@@ -47,13 +47,21 @@ class Nest:
     """Builds the scheduled kernel of one plan."""
 
     def __init__(
-        self, contraction: Contraction, plan: Plan, panels: Mapping[str, Any] | None = None, bound: Bound | None = None
+        self,
+        contraction: Contraction,
+        plan: Plan,
+        panels: Mapping[str, Any] | None = None,
+        bound: Bound | None = None,
+        scratch_start: int = 0,
     ) -> None:
-        """``panels``: buffers that hold the packed operand ``a`` or ``b`` already (see prepack.py)."""
+        """``panels``: buffers that hold the packed operand ``a`` or ``b`` already (see prepack.py).
+
+        scratch_start: bytes at the beginning of scratch that are another nest's.
+        """
         plan.check(contraction.layout_a + contraction.layout_b)
         self.p, self.c, self.bound = plan, contraction, bound
         self.now = Counts(plan.size.batch, plan.size.m, plan.tiles, plan.total_vectors, plan.panels)
-        self.mem = Memory(contraction.index_dtype)
+        self.mem = Memory(contraction.index_dtype, scratch_bytes=scratch_start)
         if bound is not None:
             self.mem.ends = {id_of(b): n for b, n in bound.ends(self.mem.dtype).items()}
         self.pack = Packer(contraction, plan, self.mem)
@@ -77,15 +85,15 @@ class Nest:
         self.partial = self._region("c", count * self.tile_size)
         self.sum = self._region("sum", p.target.threads * self.tile_size) if self.split_k else None
 
-    def body(self) -> Stmt:
-        """All loops; scratch is ``mem.scratch``."""
+    def body(self, a_is_packed: bool = False) -> Stmt:
+        """All loops; scratch is ``mem.scratch``. They need ``mem.declarations`` before them."""
         p = self.p
-        pack_a = self.pack_a and "a" not in self.panels
+        pack_a = self.pack_a and "a" not in self.panels and not a_is_packed
         steps = [self._pack_all_a() if pack_a else None, self._all_units()]
         if self.split_k:
             self._count(hold=False)
             steps.append(self.mem.parallel(p.target.threads, self.now.batch * self.now.tiles * self.now.panels, self._reduce))
-        return seq(self.mem.declarations, steps)
+        return seq(steps)
 
     def _all_units(self) -> Stmt:
         p = self.p
@@ -139,52 +147,58 @@ class Nest:
         return (groups + 1 - groups % 2) * 16
 
     def _pack_all_a(self) -> Stmt:
-        """Every tile of A, by all threads; a group of neighbouring tiles side by side along K.
+        """Every tile of A, by all threads."""
+        p = self.p
+        group = self.group(p.size.batch * p.k_blocks)
+        self._count(hold=False)
+        count = self.now.batch * p.k_blocks * blocks(self.now.tiles, group)
+        return self.mem.parallel(p.target.threads, count, lambda _, index: self.pack_a_group(index, group))
+
+    def group(self, runs: int) -> int:
+        """How many neighbouring tiles of A are packed side by side, in ``runs`` of all tiles.
 
         Where a row of K holds few elements of one tile (6 floats are a third of a cache line), what its neighbours need lies
         beside them: tile by tile every line would be fetched several times, and every few bytes from another page.
         """
         p = self.p
-        blocks_ = p.size.batch * p.k_blocks
         most = ceildiv(p.tiles, PACKED_TOGETHER)
-        if blocks_ % p.target.threads:  # equal work for all threads
+        if runs % p.target.threads:  # equal work for all threads
             most = min(p.tiles, ceildiv(most, p.target.threads) * p.target.threads)
-        group = ceildiv(p.tiles, most)
+        return ceildiv(p.tiles, most)
 
-        def item(_: Expr, index: Expr) -> Stmt:
-            begin = self._count()
-            groups = blocks(self.now.tiles, group)
-            first, s0 = self.mem.hold("first", tirx.floormod(index, groups) * group)
-            outer, s1 = self.mem.hold("outer", tirx.floordiv(index, groups))
-            k0 = tirx.floormod(outer, p.k_blocks) * p.kc
-            batch = tirx.floordiv(outer, p.k_blocks)
-            count = clip(group, self.now.tiles, first)
-            extent = self._k_extent(k0)
+    def pack_a_group(self, index: Expr, group: int) -> Stmt:
+        """The ``index``-th of the groups of tiles of A: groups of a K block follow one another, K blocks of a batch element."""
+        p = self.p
+        begin = self._count()
+        groups = blocks(self.now.tiles, group)
+        first, s0 = self.mem.hold("first", tirx.floormod(index, groups) * group)
+        outer, s1 = self.mem.hold("outer", tirx.floordiv(index, groups))
+        k0 = tirx.floormod(outer, p.k_blocks) * p.kc
+        batch = tirx.floordiv(outer, p.k_blocks)
+        count = clip(group, self.now.tiles, first)
+        extent = self._k_extent(k0)
 
-            def place(i: Expr) -> tuple[Expr, Expr, list[Stmt]]:
-                base, s3 = self.mem.hold("base", (outer * p.tiles + i) * (p.kc * p.slots))
-                row, s4 = self.mem.hold("row", self._row(i))
-                return base, row, [*s3, *s4]
+        def place(i: Expr) -> tuple[Expr, Expr, list[Stmt]]:
+            base, s3 = self.mem.hold("base", (outer * p.tiles + i) * (p.kc * p.slots))
+            row, s4 = self.mem.hold("row", self._row(i))
+            return base, row, [*s3, *s4]
 
-            def tiles(body: Callable[[Expr, Expr, int], Stmt]) -> Stmt:
-                def tile(x: Expr) -> Stmt:
-                    i, s2 = self.mem.hold("i", first + x)
-                    base, row, binds = place(i)
-                    if self._bounds("m"):
-                        return seq(s2, binds, when(row + p.slots <= self.now.m, body(base, row, p.slots)))
-                    return seq(s2, binds, self._by_rows(i, lambda rows: body(base, row, rows)))
+        def tiles(body: Callable[[Expr, Expr, int], Stmt]) -> Stmt:
+            def tile(x: Expr) -> Stmt:
+                i, s2 = self.mem.hold("i", first + x)
+                base, row, binds = place(i)
+                if self._bounds("m"):
+                    return seq(s2, binds, when(row + p.slots <= self.now.m, body(base, row, p.slots)))
+                return seq(s2, binds, self._by_rows(i, lambda rows: body(base, row, rows)))
 
-                return self.mem.loop(count, tile, "tile")
+            return self.mem.loop(count, tile, "tile")
 
-            copy = self.pack.a_tiles(self.packed_a, tiles, batch, k0, extent)
-            if not self._bounds("m"):
-                return seq(begin, s0, s1, copy)
-            base, row, binds = place(first + (count - 1))
-            rest = self.pack.a_rows(self.packed_a, base, batch, self._last_rows(row, p.slots), k0, extent)
-            return seq(begin, s0, s1, copy, binds, when(row + p.slots > self.now.m, rest))
-
-        self._count(hold=False)
-        return self.mem.parallel(p.target.threads, self.now.batch * p.k_blocks * blocks(self.now.tiles, group), item)
+        copy = self.pack.a_tiles(self.packed_a, tiles, batch, k0, extent)
+        if not self._bounds("m"):
+            return seq(begin, s0, s1, copy)
+        base, row, binds = place(first + (count - 1))
+        rest = self.pack.a_rows(self.packed_a, base, batch, self._last_rows(row, p.slots), k0, extent)
+        return seq(begin, s0, s1, copy, binds, when(row + p.slots > self.now.m, rest))
 
     def _last_rows(self, row: Expr, rows: int) -> list[Expr]:
         """The rows of the last tile from ``row``: those that are not wanted are its last one again."""
@@ -440,14 +454,45 @@ class Nest:
         return seq(begin, s0, s1, s2, s3, self.mem.loop(self.tile_size // lanes, add, "x"), store)
 
 
+def nests(parts: Sequence[Contraction], plans: Sequence[Plan], bound: Bound | None = None) -> list[Nest]:
+    """A nest a phase; those that pack A together have scratch of their own."""
+    together = len(parts) > 1 and all(p.config["pack_a"] and p.tiles == plans[0].tiles for p in plans)
+    out: list[Nest] = []
+    for part_, plan in zip(parts, plans, strict=True):
+        out.append(Nest(part_, plan, bound=bound, scratch_start=out[-1].mem.scratch_bytes if together and out else 0))
+    return out
+
+
 def kernel(func: tirx.PrimFunc, nests: Sequence[Nest]) -> Scheduled:
     """The kernel with ``func``'s parameters and scratch that runs ``nests`` one after the other."""
-    bodies = [nest.body() for nest in nests]
+    together = len(nests) > 1 and all(n.pack_a and n.p.tiles == nests[0].p.tiles for n in nests)
+    packed = _pack_phases(nests) if together else None
+    bodies = [nest.body(together) for nest in nests]
+    declared = [nest.mem.declarations for nest in nests]
     size = max(nest.mem.scratch_bytes for nest in nests)
     scratch = tirx.decl_buffer((max(1, size),), "uint8", "scratch", data_alignment=64)
     placeholders = {id_of(nest.mem.scratch) for nest in nests}
-    body = tvm_ffi.structural_map(seq(bodies), (ir.Var, lambda v: scratch if id_of(v) in placeholders else v))
+    body = tvm_ffi.structural_map(seq(declared, packed, bodies), (ir.Var, lambda v: scratch if id_of(v) in placeholders else v))
     return Scheduled(tirx.PrimFunc([*func.params, scratch], body, attrs=func.attrs), size)
+
+
+def _pack_phases(nests: Sequence[Nest]) -> Stmt:
+    """A of all phases at once, a group that L2 holds at a time: every phase reads other elements of the same cache lines."""
+    p = nests[0].p
+    row_bytes = sum(nest.p.size.k for nest in nests) * element_bytes(p.size.acc)
+    group = min(nests[0].group(p.size.batch), max(1, p.target.l2_bytes * 6 // 10 // (row_bytes * p.slots)))
+    groups = ceildiv(p.tiles, group)
+
+    def item(_: Expr, index: Expr) -> Stmt:
+        batch, g = tirx.floordiv(index, groups), tirx.floormod(index, groups)
+
+        def phase(nest: Nest) -> Stmt:
+            k = nest.p.k_blocks
+            return nest.mem.loop(k, lambda kb: nest.pack_a_group((batch * k + kb) * groups + g, group), "kb")
+
+        return seq([phase(nest) for nest in nests])
+
+    return nests[0].mem.parallel(p.target.threads, p.size.batch * groups, item)
 
 
 def blocks(total: int | Expr, block: int) -> int | Expr:

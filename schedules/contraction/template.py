@@ -14,7 +14,7 @@ from tilegrad.schedules.contraction.affine import size as elements
 from tilegrad.schedules.contraction.bound import bound_of
 from tilegrad.schedules.contraction.canonical import Contraction, canonicalise
 from tilegrad.schedules.contraction.modelled import ModelledTemplate
-from tilegrad.schedules.contraction.nest import Nest, kernel
+from tilegrad.schedules.contraction.nest import Nest, kernel, nests
 from tilegrad.schedules.contraction.pairs import paired
 from tilegrad.schedules.contraction.phases import phases
 from tilegrad.schedules.contraction.plan import Plan, element_bytes
@@ -43,7 +43,7 @@ class ContractionTemplate(ModelledTemplate):
         if len(parts) > 1:
             plans = [replace(plan, config=_fitted(plan, x)) for plan, x in zip(plans, parts, strict=True)]
         bound = bound_of(func, c)
-        return kernel(func, [Nest(x, plan, bound=bound) for x, plan in zip(parts, plans, strict=True)])
+        return kernel(func, nests(parts, plans, bound))
 
     def prepack(
         self, func: tirx.PrimFunc, config: Config, target: Target, constants: Sequence[int]

@@ -55,3 +55,11 @@ def test_gathered_blocks_cut_rows_anywhere():
         arrays, (got,) = run([x, w], [conv(x, w, 1, 1)], config)
         want = reference(*(torch.tensor(a).double() for a in arrays), at, 1).numpy()
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("config", [{"pack_a": True, "mr": 2, "kc": 8}, {"pack_a": True, "mr": 3, "kc": 64, "split": [1, 1, 1]}])
+def test_phases_pack_their_weights_together(config):
+    """Phases of unlike depth and K blocks, whose weights lie in the same cache lines, in several groups of tiles."""
+    inputs, out, want = kinds((1, 41, 9, 10), (10, 41, 3, 3), 2, 1, 1, 1)["by_data"]
+    arrays, (got,) = run(inputs, [out], config)
+    np.testing.assert_allclose(got, want(*(torch.tensor(a).double() for a in arrays)).numpy(), rtol=1e-4, atol=1e-4)
