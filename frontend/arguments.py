@@ -152,6 +152,9 @@ _LEAST |= dict.fromkeys(
 )
 """The least whole number that a parameter of this name takes."""
 
+_PROBABILITIES = ("p", "dropout")
+"""Parameters from 0 to 1."""
+
 _MINUS_ONE = ("reshape", "expand")
 """Functions in whose shapes -1 has a meaning."""
 
@@ -167,7 +170,8 @@ def checked(function: Function) -> Function:
         if rule is not None:
             least = -1 if name == "shape" and function.__name__ in _MINUS_ONE else _LEAST.get(name)
             place = i if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) else sys.maxsize  # by keyword alone
-            rules.append((place, name, rule if least is None else _at_least(rule, least)))
+            rule = _probability if name in _PROBABILITIES else rule if least is None else _at_least(rule, least)
+            rules.append((place, name, rule))
     if not rules:
         return function
 
@@ -198,6 +202,13 @@ def _at_least(rule: Rule, least: int) -> Rule:
         return value
 
     return bounded
+
+
+def _probability(value: Any) -> Any:
+    value = _number(value)
+    if not 0 <= value <= 1:
+        raise _Wrong("a probability, from 0 to 1")
+    return value
 
 
 def _shown(value: Any) -> str:

@@ -49,6 +49,13 @@ class Optimizer:
     counts_steps = False
 
     def __init__(self, params: Iterable[Any], defaults: Mapping[str, Any]) -> None:
+        if not isinstance(params, Iterable):
+            raise UsageError(
+                f"{type(self).__name__}, argument 'params'",
+                f"a {type(params).__name__}",
+                "parameters",
+                "Write module.parameters().",
+            )
         given = list(params)
         if not given:
             raise UsageError(f"{type(self).__name__}, argument 'params'", "no parameters", "at least one")
@@ -223,9 +230,7 @@ class Adam(Optimizer):
         weight_decay: float = 0.0,
         amsgrad: bool = False,
     ) -> None:
-        super().__init__(
-            params, {"lr": lr, "beta1": betas[0], "beta2": betas[1], "eps": eps, "weight_decay": weight_decay, "amsgrad": amsgrad}
-        )
+        super().__init__(params, {"lr": lr, **_two(betas), "eps": eps, "weight_decay": weight_decay, "amsgrad": amsgrad})
 
     def initial(self, p: Tensor) -> dict[str, Tensor]:
         names = ["exp_avg", "exp_avg_sq"] + (["max_exp_avg_sq"] if self.param_groups[0]["amsgrad"] else [])
@@ -264,6 +269,12 @@ class AdamW(Adam):
         amsgrad: bool = False,
     ) -> None:
         super().__init__(params, lr, betas, eps, weight_decay, amsgrad)
+
+
+def _two(betas: Any) -> dict[str, float]:
+    if not isinstance(betas, (tuple, list)) or len(betas) != 2:
+        raise UsageError("optimizer, argument 'betas'", repr(betas), "a pair of numbers")
+    return {"beta1": betas[0], "beta2": betas[1]}
 
 
 class RMSprop(Optimizer):
@@ -347,7 +358,7 @@ class Lion(Optimizer):
     def __init__(
         self, params: Iterable[Any], lr: float = 1e-4, betas: tuple[float, float] = (0.9, 0.99), weight_decay: float = 0.0
     ) -> None:
-        super().__init__(params, {"lr": lr, "beta1": betas[0], "beta2": betas[1], "weight_decay": weight_decay})
+        super().__init__(params, {"lr": lr, **_two(betas), "weight_decay": weight_decay})
 
     def initial(self, p: Tensor) -> dict[str, Tensor]:
         return {"exp_avg": _like(p)}

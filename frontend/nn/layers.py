@@ -54,6 +54,11 @@ class _Conv(Module):
             raise UsageError(
                 f"{type(self).__name__}, argument 'groups'", f"{groups} for {in_channels} -> {out_channels}", "a divisor of both"
             )
+        if isinstance(padding, str) and padding not in ("same", "valid"):
+            raise UsageError(f"{type(self).__name__}, argument 'padding'", repr(padding), "whole numbers, 'same' or 'valid'")
+        sizes = {"kernel_size": kernel_size, "stride": stride, "dilation": dilation, "output_padding": output_padding}
+        for name, size in (sizes if isinstance(padding, str) else {**sizes, "padding": padding}).items():
+            NF._per_axis(size, self.rank, f"{type(self).__name__}, argument '{name}'")
         kernel = (kernel_size,) * self.rank if isinstance(kernel_size, int) else tuple(kernel_size)
         self.in_channels, self.out_channels, self.kernel_size = in_channels, out_channels, kernel
         self.stride, self.padding, self.dilation, self.groups, self.output_padding = (

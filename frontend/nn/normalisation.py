@@ -119,6 +119,8 @@ class GroupNorm(Module):
 
     def __init__(self, num_groups: int, num_channels: int, eps: float = 1e-5, affine: bool = True) -> None:
         super().__init__()
+        if num_channels % num_groups:
+            raise UsageError(f"{type(self).__name__}, argument 'num_groups'", f"{num_groups} for {num_channels}", "a divisor")
         self.num_groups, self.num_channels, self.eps = num_groups, num_channels, eps
         self.register_parameter("weight", Parameter(np.ones(num_channels, np.float32)) if affine else None)
         self.register_parameter("bias", Parameter(np.zeros(num_channels, np.float32)) if affine else None)

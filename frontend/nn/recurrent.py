@@ -95,6 +95,8 @@ class LSTM(_Recurrent):
     gates, states = 4, 2
 
     def forward(self, x: Any, hx: tuple[Any, Any] | None = None) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        if hx is not None and (not isinstance(hx, (tuple, list)) or len(hx) != 2):
+            raise UsageError("LSTM, argument 'hx'", f"a {type(hx).__name__}", "a pair: the output's state and the cell's")
         out, last = self._run(x, None if hx is None else [as_tensor(s) for s in hx])
         return out, (F.stack(last[0]), F.stack(last[1]))
 

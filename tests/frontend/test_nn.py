@@ -202,3 +202,21 @@ def test_average_pooling_with_overlap_and_padding_has_pytorchs_gradient(kernel, 
     (tg.nn.functional.avg_pool2d(ours, kernel, stride, padding) ** 2).sum().backward()
     (torch.nn.functional.avg_pool2d(theirs, kernel, stride, padding) ** 2).sum().backward()
     np.testing.assert_allclose(ours.grad.numpy(), theirs.grad.numpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_arguments_are_refused_where_the_module_is_made():
+    conv, p = tg.nn.Conv2d, tg.nn.Linear(2, 2)
+    bad = {
+        "kernel_size.*one whole number or 2": lambda: conv(3, 4, (3, 3, 3)),
+        "stride.*one whole number or 2": lambda: conv(3, 4, 3, stride=(1,)),
+        "padding.*'same' or 'valid'": lambda: conv(3, 4, 3, padding="full"),
+        "num_groups.*3 for 4": lambda: tg.nn.GroupNorm(3, 4),
+        "Dropout, argument 'p'.*probability": lambda: tg.nn.Dropout(1.5),
+        "GRU, argument 'dropout'.*probability": lambda: tg.nn.GRU(2, 2, 2, dropout=-0.5),
+        "hx.*pair": lambda: tg.nn.LSTM(2, 3)(np.ones((4, 1, 2), "float32"), np.ones((1, 1, 3), "float32")),
+        "params.*module.parameters": lambda: tg.optim.Adam(p),
+        "betas.*pair": lambda: tg.optim.Lion(p.parameters(), betas=0.9),
+    }
+    for message, make in bad.items():
+        with pytest.raises(tg.errors.TilegradError, match=message):
+            make()
