@@ -32,6 +32,12 @@ LAUNCH = 12_000
 """Cycles to wake the threads and to wait for them."""
 PACK = {"N": 0.45, "T": 1.1, "S": 2.5, "X": 2.5, "P": 1.2, "G": 1.0}
 """Cycles to pack one element of B, by its layout (float32)."""
+TLB = 64
+"""Entries of the first-level TLB; what lies in more pages misses it in proportion."""
+GATHER_ROW = 150
+"""Cycles to begin a row of a gathered block of B, whatever its length."""
+HIDDEN = 0.2
+"""Share of the time that panels of B take to come from their cache that is not hidden: they are read in order, ahead of use."""
 PACK_A = {"N": 0.6, "T": 0.6, "S": 2.0, "X": 1.6, "P": 2.5, "G": 2.0}
 
 
@@ -177,7 +183,9 @@ def _cycles(workload: Workload, config: Config, target: Target) -> dict[str, flo
     if config["pack_b"]:
         source_reads = k_unit * n_unit * elem / bandwidth(source, target)
         pack_b = source_reads + _pack_cost(workload, layout[1]) * elem / 4 * k_unit * n_unit
-        stream_b = passes * k_unit * n_unit * elem / bandwidth(b_block, target)
+        stream_b = (HIDDEN if b_block <= target.l2_bytes else 1.0) * passes * k_unit * n_unit * elem / bandwidth(b_block, target)
+        if layout[1] == "G":
+            pack_b += GATHER_ROW * k_unit * ceildiv(panels, p.nc)
     else:
         stream_b = passes * k_unit * n_unit * elem / bandwidth(source, target)
     pack_a = 0.0
@@ -225,8 +233,9 @@ def _micro(p: Plan, layout: str, elem: int, rows: float, columns: float) -> tupl
             cycles += 1.2 * columns
         if row >= 2048 and p.size.k * row > target.l2_bytes:  # each row is a stream of its own: prefetchers follow a few
             cycles += columns * (0.0 if p.kc <= 8 else 1.0 if p.kc <= 16 else 3.5) / p.unit_tiles
-        if p.kc * min(1.0, row / 4096) > 64:  # more pages than the first-level TLB has entries
-            cycles += 0.8
+        pages = p.kc * min(1.0, row / 4096)
+        if pages > TLB:
+            cycles += 0.8 * (1 - TLB / pages)
     if not config["pack_a"]:
         step = (p.size.k if layout[0] == "N" else p.size.m) * elem
         cycles += 0.05 * rows if layout[0] == "N" else 0.15 * rows if step <= 1024 else 0.4 * rows
@@ -246,7 +255,7 @@ def _pack_cost(workload: Workload, layout: str) -> float:
         return PACK[layout]
     shapes = dict(item.split("=") for item in workload.fields["geometry"].split())
     width = int(shapes["y"].split("x")[-1])
-    return 0.8 if "by_weight" in workload.op else 0.3 + 6.0 / width
+    return 0.8 if "by_weight" in workload.op else 0.15 + 3.0 / width
 
 
 @lru_cache(maxsize=1024)
