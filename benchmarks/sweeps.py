@@ -1,7 +1,9 @@
 """Whole sweeps of the legal spaces of some contractions, the raw data of ``benchmarks.tuner_replay``.
 
-``python -m benchmarks.sweeps [NAME ...] [--seconds S]`` goes on where the log of each workload ends, for S seconds in all;
-when a space is complete, its 20 fastest are measured again in interleaved rounds, then 300 configs that it leaves out.
+``python -m benchmarks.sweeps --build [NAME ...]`` compiles every config of the spaces, and 300 that each leaves out;
+``python -m benchmarks.sweeps [NAME ...] [--seconds S]`` measures what is built and not measured yet, for S seconds in all, so
+that a machine need be quiet for short times only. At the end of a workload the fastest are measured again in
+interleaved rounds. To record a workload anew, delete its file.
 """
 
 from __future__ import annotations
@@ -9,19 +11,24 @@ from __future__ import annotations
 import argparse
 import gzip
 import itertools
+import math
 import random
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tilegrad._base import settings
 from tilegrad._base.target import Target
+from tilegrad.tuner.builder import LocalBuilder, candidate_path, reference_path
+from tilegrad.tuner.runner import LocalRunner
 from tilegrad.tuner.task import Space, Task
-from tilegrad.tuning_logs import Appender, Record, canonical, parse, read
+from tilegrad.tuning_logs import Appender, Record, Status, canonical, parse, read
 
 FOLDER = Path(__file__).with_name("sweeps")
-TOP = 20
+START = time.monotonic()
+TOP, TOP_OUTSIDE = 20, 5
 OUTSIDE = 300
 TOGETHER = 64
 """Configs that are compiled before the next are measured."""
@@ -70,15 +77,16 @@ def _convolution(kind: str, x: tuple[int, ...], w: tuple[int, ...], y: tuple[int
 
 
 WORKLOADS: dict[str, Callable[[], Any]] = {
-    "square": product((320, 320), (320, 320)),
-    "skinny": product((16, 512), (512, 1024)),
-    "nt": product((128, 784), (512, 784), turn_b=True),
-    "tn": product((512, 256), (512, 384), turn_a=True),
-    "batched": product((3, 192, 256), (3, 256, 320)),
-    "conv_forward": _convolution("forward", (2, 128, 14, 14), (256, 128, 3, 3), (2, 256, 14, 14), padding=1),
-    "conv_by_data": _convolution("by_data", (1, 256, 28, 28), (64, 256, 3, 3), (1, 64, 28, 28), padding=1),
-    "conv_by_weight": _convolution("by_weight", (1, 64, 28, 28), (128, 64, 3, 3), (1, 128, 28, 28), padding=1),
+    "square": product((224, 224), (224, 224)),
+    "skinny": product((16, 256), (256, 1024)),
+    "nt": product((128, 512), (512, 512), turn_b=True),
+    "tn": product((256, 128), (256, 384), turn_a=True),
+    "batched": product((3, 128, 256), (3, 256, 320)),
+    "conv_forward": _convolution("forward", (2, 64, 14, 14), (128, 64, 3, 3), (2, 128, 14, 14), padding=1),
+    "conv_by_data": _convolution("by_data", (1, 128, 28, 28), (128, 128, 3, 3), (1, 128, 28, 28), padding=1),
+    "conv_by_weight": _convolution("by_weight", (1, 32, 28, 28), (64, 32, 3, 3), (1, 64, 28, 28), padding=1),
 }
+"""Sizes whose spaces have 300 to 450 configs: a sweep takes minutes."""
 
 
 def task_of(name: str) -> Task:
@@ -107,78 +115,90 @@ def load(name: str) -> list[Record]:
         with gzip.open(packed, "rt") as f:
             lines = [parse(text) for text in f]
     else:
-        lines = list(read(log_of(name)).lines)
+        lines = list(read(log_of(name)).lines) if log_of(name).exists() else []
     return [r for r in lines if isinstance(r, Record)]
 
 
-def sweep(name: str, seconds: float, beyond: bool) -> bool:
-    """Measure configs that are still missing, for ``seconds``; ``beyond`` the space, too. Returns whether all are done."""
-    from tilegrad.tuner.api import run_id
-    from tilegrad.tuner.builder import LocalBuilder
-    from tilegrad.tuner.database import record_target
-    from tilegrad.tuner.interfaces import Outcome
-    from tilegrad.tuner.runner import LocalRunner
+class Sweep:
+    """One workload's sweep: all that is to be measured, what the log holds of it, and how to add to that.
 
-    start = time.monotonic()
-    task = task_of(name)
-    space = Space(task)
-    known = load(name) if recorded(name) or log_of(name).exists() else []
-    inside = {canonical(r.config) for r in known if r.run != "outside"}
-    done = all(k in inside for k in space.keys) and any(r.run == "top" for r in known)
-    tried = {canonical(r.config) for r in known if r.run == "outside"}
-    if done and (not beyond or all(canonical(c) in tried for c in outside(space))):
-        return True
-    if recorded(name):
-        log_of(name).write_bytes(gzip.decompress((FOLDER / f"{name}.jsonl.gz").read_bytes()))
-    seen = {(r.run, canonical(r.config)) for r in known}
-    run = run_id([task], 0)
-    builder = LocalBuilder()
-    runner = LocalRunner(builder.reference)
-    workload = task.workload.json()
+    A record's ``run`` says why it was made: ``space``, ``outside`` (a config that the space leaves out), ``again`` (the
+    fastest of both, in interleaved rounds).
+    """
 
-    with Appender(log_of(name)) as log:
+    def __init__(self, name: str, built: Path) -> None:
+        self.name, self.task = name, task_of(name)
+        space = Space(self.task)
+        self.labels = dict.fromkeys(space.keys, "space") | {canonical(c): "outside" for c in outside(space)}
+        self.configs = {canonical(c): c for c in [*space.configs, *outside(space)]}
+        self.folder = built
+        self._workload = self.task.workload.json()
 
-        def keep(config: dict[str, Any], outcome: Outcome, label: str) -> None:
-            costs = tuple(float(f"{c:.5g}") for c in outcome.costs_s) if outcome.costs_s else None
-            when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-            target = record_target(task.target, workload)
-            log.append(Record(task.template.name, workload, target, config, outcome.status, costs, time=when, run=label))
+    def missing(self, label: str = "") -> list[str]:
+        """Keys of the configs (of a label) without a record."""
+        known = {canonical(r.config) for r in load(self.name)}
+        return [k for k in self.configs if k not in known and label in ("", self.labels[k])]
 
-        def measure(configs: Sequence[dict[str, Any]], label: str) -> bool:
-            todo = [c for c in configs if (label, canonical(c)) not in seen]
-            for i in range(0, len(todo), TOGETHER):
-                if time.monotonic() - start > seconds:
-                    return False
-                batch = todo[i : i + TOGETHER]
-                built = builder.build(task, batch)
-                good = [(c, b.path) for c, b in zip(batch, built, strict=True) if b.path]
-                for c, b in zip(batch, built, strict=True):
-                    if not b.path:
-                        keep(c, Outcome(b.status, None, b.error), label)
-                for (c, _), outcome in zip(good, runner.measure(task, [p for _, p in good], None, None), strict=True):
-                    keep(c, outcome, label)
+    def keep(self, log: Appender, key: str, status: Status, costs: Sequence[float] | None, label: str) -> None:
+        """Append a trial."""
+        from tilegrad.tuner.database import record_target
+
+        rounded = tuple(float(f"{c:.5g}") for c in costs) if costs else None
+        when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        target = record_target(self.task.target, self._workload)
+        log.append(
+            Record(self.task.template.name, self._workload, target, self.configs[key], status, rounded, time=when, run=label)
+        )
+
+    def path(self, key: str) -> Path:
+        """Where the builder puts a config's library."""
+        return candidate_path(self.folder, self.task, self.configs[key])
+
+    def build(self, builder: LocalBuilder, label: str) -> None:
+        """Compile what is neither built nor measured; what does not compile is recorded at once."""
+        builder.reference(self.task)
+        todo = [k for k in self.missing(label) if not self.path(k).exists()]
+        for i in range(0, len(todo), TOGETHER):
+            keys = todo[i : i + TOGETHER]
+            answers = builder.build(self.task, [self.configs[k] for k in keys])
+            with Appender(log_of(self.name)) as log:
+                for k, answer in zip(keys, answers, strict=True):
+                    if answer.path is None:
+                        self.keep(log, k, answer.status, None, label)
+            print(self.name, label, "built", i + len(keys), "of", len(todo), flush=True)
+
+    def measure(self, until: float, inside: bool) -> bool:
+        """Measure what is built and has no record, then the fastest again; ``inside`` the space only. Returns whether all is
+        done; False where time.monotonic() passed ``until``, or something is not built."""
+        if recorded(self.name):
             return True
-
+        runner = LocalRunner(lambda task: reference_path(self.folder, task))
         try:
-            if not (measure(space.configs, run) and _top(task, load(name), builder, runner, keep)):
-                return False
-            return not beyond or measure(outside(space), "outside")
+            with Appender(log_of(self.name)) as log:
+                best = min(costs(self.name).values(), default=None)
+                for k in self.missing("space" if inside else ""):
+                    if time.monotonic() > until:
+                        return False
+                    if not self.path(k).exists():
+                        continue
+                    (outcome,) = runner.measure(self.task, [str(self.path(k))], None, best)
+                    self.keep(log, k, outcome.status, outcome.costs_s, self.labels[k])
+                    best = min([best or math.inf, *(outcome.costs_s or ())])
+                if self.missing("space" if inside else "") or time.monotonic() > until:
+                    return False
+                fastest = [*top(costs(self.name), TOP), *top(costs(self.name, "outside"), TOP_OUTSIDE)]
+                outcomes = runner.compare(self.task, [str(self.path(k)) for k in fastest])
+                for k, outcome in zip(fastest, outcomes, strict=True):
+                    self.keep(log, k, outcome.status, outcome.costs_s, "again")
         finally:
-            builder.close()
             runner.close()
-
-
-def _top(task: Task, records: Sequence[Record], builder: Any, runner: Any, keep: Callable[..., None]) -> bool:
-    """The TOP fastest once more, side by side."""
-    if any(r.run == "top" for r in records):
+        pack(self.name)
         return True
-    inside = sorted((r for r in records if r.costs_s and r.run != "outside"), key=lambda r: r.cost_s)
-    configs = {canonical(r.config): dict(r.config) for r in inside}
-    first = list(configs.values())[:TOP]
-    built = builder.build(task, first)
-    for config, outcome in zip(first, runner.compare(task, [b.path for b in built]), strict=True):
-        keep(config, outcome, "top")
-    return True
+
+
+def top(costs: Mapping[str, float], count: int) -> list[str]:
+    """Keys of the fastest."""
+    return sorted(costs, key=lambda k: costs[k])[:count]
 
 
 def outside(space: Space) -> list[dict[str, Any]]:
@@ -188,7 +208,7 @@ def outside(space: Space) -> list[dict[str, Any]]:
         for k, v in config.items():
             if v not in knobs.setdefault(k, []):
                 knobs[k].append(v)
-    more = {"mr": [1, 2, 3, 5, 6, 7, 8, 12], "nr": [8, 16, 24, 32], "kc": [64, 96, 320], "nc": [64, 1024], "mc": [24, 48, 384]}
+    more = {"mr": [1, 2, 3, 5, 6, 7, 8, 12], "nr": [8, 16, 24, 32], "kc": [64, 96, 320], "nc": [64, 1024], "mc": [12, 64, 384]}
     for k, values in more.items():
         knobs[k] = list(dict.fromkeys([*knobs.get(k, []), *values]))
     chance = random.Random(0)
@@ -202,9 +222,12 @@ def outside(space: Space) -> list[dict[str, Any]]:
     return list(out.values())
 
 
-def costs(name: str) -> dict[str, float]:
-    """Seconds of every config that worked, by canonical config: the median of its last measurement."""
-    return {canonical(r.config): statistics.median(r.costs_s) for r in load(name) if r.costs_s and r.run != "outside"}
+def costs(name: str, label: str = "space") -> dict[str, float]:
+    """Seconds of every config of a label that worked, by canonical config: the median of its last measurement."""
+    records = load(name)
+    labels = {canonical(r.config): r.run for r in records if r.run != "again"}
+    worked = {canonical(r.config): statistics.median(r.costs_s) for r in records if r.costs_s}
+    return {k: cost for k, cost in worked.items() if labels[k] == label}
 
 
 def pack(name: str) -> None:
@@ -220,19 +243,26 @@ def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", default=[])
-    parser.add_argument("--seconds", type=float, default=50.0)
+    parser.add_argument("--build", action="store_true", help="compile only")
+    parser.add_argument("--inside", action="store_true", help="leave out what is outside the spaces")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="for measuring, imports included")
+    parser.add_argument("--built", type=Path, default=settings.cache_dir() / "sweeps", help="folder of what is compiled")
     args = parser.parse_args()
-    start = time.monotonic()
     FOLDER.mkdir(exist_ok=True)
-    names = args.names or list(WORKLOADS)
-    for beyond in (False, True):  # what is outside the spaces comes after all that is inside
-        for name in names:
-            left = args.seconds - (time.monotonic() - start)
-            if left <= 0:
-                return
-            if sweep(name, left, beyond):
-                pack(name)
-            print(name, len(load(name)), flush=True)
+    args.built.mkdir(parents=True, exist_ok=True)
+    open_sweeps = [Sweep(name, args.built) for name in args.names or WORKLOADS if not recorded(name)]
+    if args.build:
+        builder = LocalBuilder(folder=args.built)
+        try:
+            for label in ("space",) if args.inside else ("space", "outside"):
+                for sweep in open_sweeps:
+                    sweep.build(builder, label)
+        finally:
+            builder.close()
+        return
+    for sweep in open_sweeps:
+        done = sweep.measure(START + args.seconds, args.inside)
+        print(sweep.name, "done" if done else f"{len(sweep.missing())} missing", flush=True)
 
 
 if __name__ == "__main__":

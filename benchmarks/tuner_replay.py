@@ -99,7 +99,7 @@ def row_of(name: str, seeds: int) -> dict[str, Any]:
     def median(orders: list[list[float]], percent: float) -> float:
         return statistics.median(trials_to(o, r.best, percent) for o in orders)
 
-    outside = [x.cost_s for x in sweeps.load(name) if x.run == "outside" and x.costs_s]
+    outside = sweeps.costs(name, "outside").values()
     row: dict[str, Any] = {"workload": name, "configs": len(r.space), "default_fraction": round(r.best / r.default_s, 4)}
     for p in (95, 99):
         row[f"trials_{p}"] = median(runs, p)
