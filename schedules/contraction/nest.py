@@ -11,11 +11,11 @@ if K is split: the parts are summed in a fixed order, then epilogue and stores
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tilegrad._base.tvm import ir, tirx, tvm_ffi
+from tilegrad._base.tvm import tirx
 from tilegrad.schedules.contraction import pairs
 from tilegrad.schedules.contraction.bound import Bound
 from tilegrad.schedules.contraction.canonical import Contraction
@@ -23,10 +23,9 @@ from tilegrad.schedules.contraction.dot import multiply_dot
 from tilegrad.schedules.contraction.micro import Address, Cells, multiply
 from tilegrad.schedules.contraction.pack import Block, Packer
 from tilegrad.schedules.contraction.parts import Parts, element
-from tilegrad.schedules.contraction.plan import Plan, ceildiv, element_bytes, rows_before
+from tilegrad.schedules.contraction.plan import Plan, ceildiv, rows_before
 from tilegrad.schedules.contraction.tir import Memory, Stmt, both, part, ramp, seq, when
 from tilegrad.schedules.stages import Expr, id_of
-from tilegrad.schedules.template import Scheduled
 
 PACKED_TOGETHER = 8
 """Tiles of A: 6 or 14 rows each are a few cache lines of a row of K, and as many streams to write."""
@@ -452,47 +451,6 @@ class Nest:
 
         store = self._store(batch, i, pv, self.sum, at)
         return seq(begin, s0, s1, s2, s3, self.mem.loop(self.tile_size // lanes, add, "x"), store)
-
-
-def nests(parts: Sequence[Contraction], plans: Sequence[Plan], bound: Bound | None = None) -> list[Nest]:
-    """A nest a phase; those that pack A together have scratch of their own."""
-    together = len(parts) > 1 and all(p.config["pack_a"] and p.tiles == plans[0].tiles for p in plans)
-    out: list[Nest] = []
-    for part_, plan in zip(parts, plans, strict=True):
-        out.append(Nest(part_, plan, bound=bound, scratch_start=out[-1].mem.scratch_bytes if together and out else 0))
-    return out
-
-
-def kernel(func: tirx.PrimFunc, nests: Sequence[Nest]) -> Scheduled:
-    """The kernel with ``func``'s parameters and scratch that runs ``nests`` one after the other."""
-    together = len(nests) > 1 and all(n.pack_a and n.p.tiles == nests[0].p.tiles for n in nests)
-    packed = _pack_phases(nests) if together else None
-    bodies = [nest.body(together) for nest in nests]
-    declared = [nest.mem.declarations for nest in nests]
-    size = max(nest.mem.scratch_bytes for nest in nests)
-    scratch = tirx.decl_buffer((max(1, size),), "uint8", "scratch", data_alignment=64)
-    placeholders = {id_of(nest.mem.scratch) for nest in nests}
-    body = tvm_ffi.structural_map(seq(declared, packed, bodies), (ir.Var, lambda v: scratch if id_of(v) in placeholders else v))
-    return Scheduled(tirx.PrimFunc([*func.params, scratch], body, attrs=func.attrs), size)
-
-
-def _pack_phases(nests: Sequence[Nest]) -> Stmt:
-    """A of all phases at once, a group that L2 holds at a time: every phase reads other elements of the same cache lines."""
-    p = nests[0].p
-    row_bytes = sum(nest.p.size.k for nest in nests) * element_bytes(p.size.acc)
-    group = min(nests[0].group(p.size.batch), max(1, p.target.l2_bytes * 6 // 10 // (row_bytes * p.slots)))
-    groups = ceildiv(p.tiles, group)
-
-    def item(_: Expr, index: Expr) -> Stmt:
-        batch, g = tirx.floordiv(index, groups), tirx.floormod(index, groups)
-
-        def phase(nest: Nest) -> Stmt:
-            k = nest.p.k_blocks
-            return nest.mem.loop(k, lambda kb: nest.pack_a_group((batch * k + kb) * groups + g, group), "kb")
-
-        return seq([phase(nest) for nest in nests])
-
-    return nests[0].mem.parallel(p.target.threads, p.size.batch * groups, item)
 
 
 def blocks(total: int | Expr, block: int) -> int | Expr:

@@ -13,8 +13,9 @@ from tilegrad.schedules.contraction import model, prepack
 from tilegrad.schedules.contraction.affine import size as elements
 from tilegrad.schedules.contraction.bound import bound_of
 from tilegrad.schedules.contraction.canonical import Contraction, canonicalise
+from tilegrad.schedules.contraction.kernel import kernel, nests
 from tilegrad.schedules.contraction.modelled import ModelledTemplate
-from tilegrad.schedules.contraction.nest import Nest, kernel, nests
+from tilegrad.schedules.contraction.nest import Nest
 from tilegrad.schedules.contraction.pairs import paired
 from tilegrad.schedules.contraction.phases import phases
 from tilegrad.schedules.contraction.plan import Plan, element_bytes
