@@ -37,7 +37,8 @@ TLB = 64
 GATHER_ROW = 150
 """Cycles to begin a row of a gathered block of B, whatever its length."""
 HIDDEN = 0.2
-"""Share of the time that panels of B take to come from their cache that is not hidden: they are read in order, ahead of use."""
+"""Share of the time that panels of B take to come from their cache that is not hidden: they are read in order, ahead of use.
+Of a block that overflows L2 by half and more, nothing is."""
 PACK_A = {"N": 0.6, "T": 0.6, "S": 2.0, "X": 1.6, "P": 2.5, "G": 2.0}
 
 
@@ -183,7 +184,9 @@ def _cycles(workload: Workload, config: Config, target: Target) -> dict[str, flo
     if config["pack_b"]:
         source_reads = k_unit * n_unit * elem / bandwidth(source, target)
         pack_b = source_reads + _pack_cost(workload, layout[1]) * elem / 4 * k_unit * n_unit
-        stream_b = (HIDDEN if b_block <= target.l2_bytes else 1.0) * passes * k_unit * n_unit * elem / bandwidth(b_block, target)
+        stream_b = (
+            (HIDDEN if b_block <= 1.5 * target.l2_bytes else 1.0) * passes * k_unit * n_unit * elem / bandwidth(b_block, target)
+        )
         if layout[1] == "G":
             pack_b += GATHER_ROW * k_unit * ceildiv(panels, p.nc)
     else:
