@@ -143,3 +143,11 @@ def data():
     x = rng.standard_normal((ROWS, COLS)).astype(F)
     y = (x @ np.arange(1, 6) + 0.1 * rng.standard_normal(ROWS)).astype(F)
     return SimpleNamespace(x=x, y=y, w=np.zeros(COLS, F), lr=0.1)
+
+
+@pytest.fixture(scope="session")
+def exported(regression, data, tmp_path_factory):
+    """Its package."""
+    notes = {"step": "One step of gradient descent.", "lr": "learning rate, per step", "loss": "mean squared error"}
+    states = {"w": data.w, "lr": np.array(data.lr, "f4")}
+    return runtime.export(regression, tmp_path_factory.mktemp("package"), states, notes=notes)
