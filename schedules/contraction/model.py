@@ -17,7 +17,7 @@ import numpy as np
 
 from tilegrad._base.errors import ScheduleError
 from tilegrad._base.target import Target
-from tilegrad.schedules.contraction.pairs import wants_pairs
+from tilegrad.schedules.contraction.pairs import has_pairs, narrow
 from tilegrad.schedules.contraction.plan import Plan, Size, ceildiv, element_bytes, registers
 from tilegrad.schedules.template import Config, Workload
 
@@ -116,8 +116,8 @@ def _packing(fields: Mapping[str, Any], plan: Plan) -> list[tuple[bool, bool]]:
     """Which operands may be packed or left in place."""
     if plan.dot:
         return [(False, False)]
-    narrow = [{"i8": "int8", "u8": "uint8", "i16": "int16"}.get(d, "") for d in fields["dtypes"][:2]]
-    if plan.size.m > 1 and wants_pairs((narrow[0], narrow[1]), plan.size.acc, plan.target):
+    types = [{"i8": "int8", "u8": "uint8", "i16": "int16"}.get(d, "") for d in fields["dtypes"][:2]]
+    if plan.size.m > 1 and narrow(types, plan.size.acc) and has_pairs(plan.target):
         return [(True, True)]  # packing makes the pairs that one instruction multiplies
     can_a, can_b = fields["layout"][0] in "NTS", fields["layout"][1] == "N" and not plan.tail
     a = (False, True) if can_a and plan.size.m > 1 else (not can_a,)

@@ -18,6 +18,7 @@ from typing import Any
 from tilegrad._base.tvm import tirx
 from tilegrad.schedules.contraction.affine import Simplifier, affine, flat
 from tilegrad.schedules.contraction.canonical import Contraction, Operand, canonicalise, product
+from tilegrad.schedules.contraction.pairs import pair_axis
 from tilegrad.schedules.contraction.runs import interval_bound, slope
 from tilegrad.schedules.stages import Expr, Iter, id_of, is_const, loads, substitute, variables
 from tilegrad.schedules.window.plan import FEW_RESULTS
@@ -109,13 +110,18 @@ def _window(c: Contraction) -> Window | None:
 
 
 def _pays(w: Window) -> bool:
-    """Whether a gather that sums over channels is faster than a matrix product: few results, or wide rows and few weights."""
+    """Whether a gather that sums over channels is faster than a matrix product: few results, or wide rows and few weights.
+
+    A product multiplies narrow integers by pairs, this does not.
+    """
     lines = [len({f for live in s.reads for f, _ in live}) for s in w.sides[:-1]]
     results, channels = product(inner(w)), product(w.summed)
     if channels * math.prod(lines) * w.sides[-1].image > MOST_HELD:
         return False
     if results <= FEW_RESULTS:
         return True
+    if pair_axis(w.c) is not None:
+        return False
     row, taps = w.sides[-1].position.extent, taps_of(w.sides)
     dense = results % FEW_RESULTS == 0 and len(lines) > 0 and all(s.phase is None and s.stride == 1 and s.tap for s in w.sides)
     most = MOST_RESULTS if row % FULL_ROW == 0 else MOST_RESULTS // 2

@@ -15,11 +15,12 @@ def reference(x, w, at, groups):
     return function(x, w, None, at.strides, 0, at.dilation, groups)
 
 
-def kinds(x_shape, w_shape, *args):
+def kinds(x_shape, w_shape, *args, dtype="float32"):
     """(inputs, result, reference) of the three computations."""
     at, groups = conv_attrs(len(x_shape) - 2, *args), args[-1]
     y_shape = (x_shape[0], w_shape[0], *at.out_size(x_shape[2:], w_shape[2:]))
-    x, w, dy = tensor(*x_shape), tensor(*w_shape, name="w"), tensor(*y_shape, name="dy")
+    shapes = {"x": x_shape, "w": w_shape, "dy": y_shape}
+    x, w, dy = (tensor(*shape, dtype=dtype, name=name) for name, shape in shapes.items())
     zeros_x, zeros_w = (torch.zeros(s, dtype=torch.float64) for s in (x_shape, w_shape))
     return {
         "forward": ([x, w], conv(x, w, *args), lambda u, v: reference(u, v, at, groups)),

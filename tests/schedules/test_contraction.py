@@ -303,3 +303,11 @@ def test_narrow_integers_are_exact(m, n, k, layout, dtype):
     a, b = (x.astype("int64") for x in arrays)
     exact = (a if layout[0] == "N" else a.T) @ (b if layout[1] == "N" else b.T)
     np.testing.assert_array_equal(got, exact.astype("int32"))
+
+
+def test_what_is_made_of_bytes_may_be_wider_than_pairs():
+    a, b = tensor(17, 30, dtype="int8", name="a"), tensor(30, 33, dtype="int8", name="b")
+    k = te.reduce_axis((0, 30), "k")
+    out = te.compute((17, 33), lambda i, j: te.sum((a[i, k].astype("int32") + 40000) * b[k, j].astype("int32"), axis=k))
+    (x, y), (got,) = run([a, b], [out], {"pack_a": True, "pack_b": True})
+    np.testing.assert_array_equal(got, (x.astype("int64") + 40000) @ y.astype("int64"))

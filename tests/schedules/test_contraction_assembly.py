@@ -11,7 +11,7 @@ from tilegrad.runtime.kernels import pointer_kernel
 from tilegrad.schedules.contraction import TEMPLATE
 from tilegrad.schedules.finish import finish
 from tilegrad.schedules.stages import create
-from tilegrad.schedules.te.conv import conv_by_weight
+from tilegrad.schedules.te.conv import conv, conv_by_weight
 
 MACHINES = [  # target, multiply-add on vectors, the same on scalars, stack operand, least accumulators in flight
     ("x86-64-v3", r"vfmadd\w+ps .*ymm", r"vfmadd\w+ss", r"\(%rsp", 6 * 2),
@@ -21,7 +21,8 @@ MACHINES = [  # target, multiply-add on vectors, the same on scalars, stack oper
 
 
 def _loops(text):
-    """Basic blocks that jump back to their own label."""
+    """Basic blocks that jump back to their own label; labels of debug information begin none."""
+    text = re.sub(r"^\.?Ltmp\d+:.*\n", "", text, flags=re.M)
     blocks = re.split(r"^(\.?L\w+):.*$", text, flags=re.M)
     for label, body in zip(blocks[1::2], blocks[2::2], strict=True):
         lines = body.splitlines()
@@ -73,9 +74,14 @@ def test_what_packing_keeps_in_registers_is_gone_in_the_inner_loop():
     "name, vector",
     [("x86-64-v3", r"vpmaddwd .*ymm"), ("skylake-avx512", r"vpmaddwd .*zmm"), ("aarch64", r"mla\s+v\d+\.4s")],
 )
-def test_bytes_are_multiplied_by_vectors(name, vector):
+@pytest.mark.parametrize("kind", ["product", "convolution"])
+def test_bytes_are_multiplied_by_vectors(name, vector, kind):
     target = Target.parse(name, 2)
-    inputs, out = product(14 * 18, 768, 256, dtype="int8", acc="int32")
+    if kind == "product":
+        inputs, out = product(14 * 18, 768, 256, dtype="int8", acc="int32")
+    else:
+        inputs = [te.placeholder(shape, "int8", n) for shape, n in (((1, 64, 28, 28), "x"), ((14 * 18, 64, 3, 3), "w"))]
+        out = conv(*inputs, 1, 1)
     func = create([*inputs, out])
     scheduled = finish(TEMPLATE.apply(func, TEMPLATE.default(TEMPLATE.match(func), target), target), target)
     text = tvm.compile(tvm.IRModule({"k": pointer_kernel(scheduled.func, "k")}), target=target.tvm).mod.inspect_source("asm")

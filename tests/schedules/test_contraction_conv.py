@@ -6,6 +6,7 @@ import pytest
 from tests.schedules.convolutions import kinds, reference
 from tests.schedules.test_contraction import run, tensor
 from tilegrad.schedules.contraction import TEMPLATE
+from tilegrad.schedules.dispatch import task_of
 from tilegrad.schedules.stages import create
 from tilegrad.schedules.te.conv import conv, conv_attrs
 
@@ -63,3 +64,36 @@ def test_phases_pack_their_weights_together(config):
     inputs, out, want = kinds((1, 41, 9, 10), (10, 41, 3, 3), 2, 1, 1, 1)["by_data"]
     arrays, (got,) = run(inputs, [out], config)
     np.testing.assert_allclose(got, want(*(torch.tensor(a).double() for a in arrays)).numpy(), rtol=1e-4, atol=1e-4)
+
+
+NARROW = [  # as above; pairs are channels: an odd number, of a group, none (the padded taps of one channel)
+    ("int8", (2, 5, 7, 9), (7, 5, 3, 2), 1, 1, 1, 1),
+    ("int16", (2, 6, 9, 5), (8, 3, 3, 1), (2, 1), [(1, 1), (0, 2)], (1, 2), 2),
+    ("int8", (1, 1, 40), (6, 1, 7), 1, 0, 1, 1),
+    ("uint8", (2, 1, 40), (6, 1, 7), 1, 3, 1, 1),
+]
+
+
+@pytest.mark.parametrize("dtype, x_shape, w_shape, strides, padding, dilation, groups", NARROW)
+def test_narrow_integers_are_exact(dtype, x_shape, w_shape, strides, padding, dilation, groups):
+    """Random ones, and sums of nothing but the most extreme."""
+    rng, ends = np.random.default_rng(0), np.iinfo(dtype)
+    for inputs, out, want in kinds(x_shape, w_shape, strides, padding, dilation, groups, dtype=dtype).values():
+        arrays = [rng.integers(ends.min, ends.max, tuple(map(int, t.shape)), dtype, endpoint=True) for t in inputs]
+        for a in arrays:
+            a[: (len(a) + 1) // 2] = ends.min or ends.max
+        _, (got,) = run(inputs, [out], arrays=arrays)
+        exact = want(*(torch.tensor(a.astype("float64")) for a in arrays)).numpy()  # integers below 2 ** 53
+        np.testing.assert_array_equal(got, exact.astype("int64").astype("int32"))
+
+
+def test_narrow_integers_against_sums_of_int64():
+    """A dense layer whose default for floats is the window template; blocks of K that end anywhere."""
+    x, w = (tensor(*shape, dtype="int8", name=name) for shape, name in (((2, 7, 9, 16), "x"), ((8, 7, 3, 3), "w")))
+    out = conv(x, w, 1, 1)
+    assert task_of(create([x, w, out]))[0] is TEMPLATE
+    for config in ({"kc": 5, "split": [1, 1, 2]}, {"kc": 16, "nc": 16, "split": [1, 2, 1]}):
+        (image, weights), (got,) = run([x, w], [out], config)
+        padded = np.pad(image.astype("int64"), ((0, 0), (0, 0), (1, 1), (1, 1)))
+        windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), (2, 3))
+        np.testing.assert_array_equal(got, np.einsum("nchwij,ocij->nohw", windows, weights.astype("int64")))

@@ -167,20 +167,24 @@ def test_few_rows_against_rows(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "kind, c, template",
+    "kind, c, template, dtype",
     [
-        ("forward", 3, "contraction/1"),
-        ("by_data", 6, "contraction/1"),
-        ("by_data", 3, "window/1"),
-        ("by_weight", 3, "contraction/1"),
+        ("forward", 3, "contraction/1", "float32"),
+        ("by_data", 6, "contraction/1", "float32"),
+        ("by_data", 3, "window/1", "float32"),
+        ("by_weight", 3, "contraction/1", "float32"),
+        ("forward", 3, "contraction/1", "int8"),
+        ("by_data", 6, "contraction/1", "int8"),
+        ("by_weight", 3, "contraction/1", "int8"),
     ],
 )
-def test_convolutions(tmp_path, kind, c, template):
-    x, w, y = tensor(2, c, 7, 7, name="x"), tensor(5, c, 3, 3, name="w"), tensor(2, 5, 4, 4, name="y")
+def test_convolutions(tmp_path, kind, c, template, dtype):
+    shapes = {"x": (3, c, 7, 7), "w": (5, c, 3, 3), "y": (3, 5, 4, 4)}
+    x, w, y = (tensor(*shape, dtype=dtype, name=name) for name, shape in shapes.items())
     window = ((2, 2), ((1, 1), (1, 1)), (1, 1), 1)
     made = {
         "forward": lambda: ([x, w], conv(x, w, *window)),
-        "by_data": lambda: ([y, w], conv_by_data(y, w, (2, c, 7, 7), *window)),
+        "by_data": lambda: ([y, w], conv_by_data(y, w, (3, c, 7, 7), *window)),
         "by_weight": lambda: ([y, x], conv_by_weight(y, x, (5, c, 3, 3), *window)),
     }[kind]()
     check(tmp_path, made[0], [made[1]], template=template)
