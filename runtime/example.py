@@ -91,8 +91,8 @@ project(PREFIX_example C)
 set(CMAKE_C_STANDARD 11)
 find_package(Threads REQUIRED)
 
-add_library(PREFIX SHARED IMPORTED)
-set_target_properties(PREFIX PROPERTIES
+add_library(PREFIX_shared SHARED IMPORTED)
+set_target_properties(PREFIX_shared PROPERTIES
   IMPORTED_LOCATION ${CMAKE_CURRENT_SOURCE_DIR}/libPREFIX.so
   INTERFACE_INCLUDE_DIRECTORIES ${CMAKE_CURRENT_SOURCE_DIR})
 
@@ -103,5 +103,5 @@ set_target_properties(PREFIX_static PROPERTIES
   INTERFACE_LINK_LIBRARIES "m;Threads::Threads")
 
 add_executable(main main.c)
-target_link_libraries(main PRIVATE PREFIX)
+target_link_libraries(main PRIVATE PREFIX_shared)
 """

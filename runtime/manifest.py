@@ -21,9 +21,9 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 FUNCTIONS = (
     "context_create", "context_create_in", "context_destroy", "workspace_size", "last_error", "num_threads", "manifest",
     "benchmark", "profile", "state", "get_state", "set_state", "set_hyper", "seed", "save", "load",
-    "context", "status", "use_threads",
+    "context", "status", "use_threads", "cpp",
 )  # fmt: skip
-"""What a prefix is followed by in the public functions; an entry cannot have such a name."""
+"""What a prefix is followed by in the public functions and in the C++ namespace; an entry cannot have such a name."""
 
 KEYWORDS = frozenset(
     "auto break case char const continue default do double else enum extern float for goto if inline int long register restrict "
@@ -33,6 +33,14 @@ KEYWORDS = frozenset(
     "static_cast template this thread_local throw true try typeid typename using virtual wchar_t xor".split()
 )
 """Of C and C++."""
+
+TAKEN = frozenset(
+    "assert complex ctype errno fenv float inttypes iso646 limits locale math setjmp signal stdalign stdarg stdatomic stdbit "
+    "stdbool stdckdint stddef stdint stdio stdlib stdnoreturn string tgmath threads time uchar wchar wctype "
+    "alloca endian features libintl pthread sched semaphore strings syscall syslimits unistd "
+    "c dl gcc m rt tgrt".split()
+)
+"""Prefixes whose files would hide others: headers of C, headers that these and C++'s include, libraries of the system."""
 
 
 class Port(NamedTuple):
@@ -117,8 +125,11 @@ def _check_names(entries: Sequence[str], prefix: str) -> None:
     if not entries:
         raise UsageError("build", "no programs", "at least one")
     fits = isinstance(prefix, str) and _NAME.fullmatch(prefix) and len(prefix) <= LONGEST
-    if not fits or prefix in KEYWORDS or prefix == "tgrt":
+    if not fits or prefix in KEYWORDS:
         raise UsageError("prefix", repr(prefix), f"a C identifier that is no keyword, of at most {LONGEST} characters")
+    if prefix in TAKEN:
+        hidden = f"{prefix}.h and lib{prefix}.so would hide the system's"
+        raise UsageError("prefix", repr(prefix), "no name of a header or library of the system", f"Choose another: {hidden}.")
     for entry in entries:
         if not _NAME.fullmatch(entry) or entry in KEYWORDS.union(FUNCTIONS) or entry.startswith("call_"):
             raise UsageError("entry name", repr(entry), f"a C identifier other than {', '.join(FUNCTIONS)}")

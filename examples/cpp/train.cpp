@@ -31,7 +31,7 @@ Data two_spirals() {
 }
 
 float train(const Data &data, double rate) {
-  spirals::Context model(1);
+  spirals_cpp::Context model(1);
   model.load("parameters.safetensors");
   model.set_hyper("lr", rate);
   float loss = 0;
@@ -49,7 +49,7 @@ int main() try {
   for (std::size_t i = 0; i < rates.size(); ++i) threads.emplace_back([&, i] { losses[i] = train(data, rates[i]); });
   for (auto &t : threads) t.join();
   for (std::size_t i = 0; i < rates.size(); ++i) std::printf("rate %g  loss %.4f\n", rates[i], static_cast<double>(losses[i]));
-} catch (const spirals::Error &e) {
+} catch (const spirals_cpp::Error &e) {
   std::fprintf(stderr, "error %d: %s\n", e.code, e.what());
   return 1;
 }

@@ -205,8 +205,9 @@ def test_from_c(kind, form, batch, request):
 def test_the_wrapper_for_cpp(several):
     _, folder = several
     (folder / "wrap.cpp").write_text(
-        '#include "several.hpp"\nint main() {\n  several::Context c;\n  float x[16 * 9] = {}, y[16 * 5];\n  c.predict(4, x, y);\n'
-        "  try { c.predict(5, x, y); } catch (const several::Error &e) { return e.code == SEVERAL_ERR_ARGUMENT ? 0 : 2; }\n"
+        '#include "several.hpp"\nint main() {\n'
+        "  several_cpp::Context c;\n  float x[16 * 9] = {}, y[16 * 5];\n  c.predict(4, x, y);\n"
+        "  try { c.predict(5, x, y); } catch (const several_cpp::Error &e) { return e.code == SEVERAL_ERR_ARGUMENT ? 0 : 2; }\n"
         "  return 1;\n}\n"
     )
     command = ["c++", "-std=c++11", *STRICT, "wrap.cpp", "-L.", "-lseveral", "-Wl,-rpath,.", "-o", "wrap"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -14,7 +15,8 @@ import numpy as np
 import pytest
 
 from tilegrad import runtime
-from tilegrad.runtime import builder, header, safetensors
+from tilegrad.runtime import builder, example, header, safetensors, wrapper
+from tilegrad.runtime.manifest import TAKEN
 
 C = Path(__file__).parent / "c"
 STRICT = ("-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic")
@@ -126,9 +128,35 @@ def test_names_that_are_no_identifiers(kit, tmp_path):
     runtime.export(library, tmp_path, {}, notes={"class": "a note */ with an end of comment"})
     compile_c(tmp_path, tmp_path / "main.c", "-L.", "-lodd", flags=("-std=c11", "-Wall", "-Wextra", "-Werror"))
     (tmp_path / "odd.cpp").write_text(
-        '#include "odd.hpp"\nint main() { odd::Context c; float x[64] = {1}; c.sum(x, x, x, x, x + 0); }\n'
+        '#include "odd.hpp"\nint main() { odd_cpp::Context c; float x[64] = {1}; c.sum(x, x, x, x, x + 0); }\n'
     )
     compile_c(tmp_path, tmp_path / "odd.cpp", "-L.", "-lodd", compiler="c++", flags=("-std=c++17", "-Wall", "-Wextra", "-Werror"))
+
+
+def test_prefixes_that_mean_something_in_c(regression, tmp_path):
+    """Names of functions, types, macros and namespaces: headers and wrappers compile behind the system's own headers."""
+    code = "#include <cstdio>\n"
+    for prefix in ("printf", "main", "size_t", "NULL", "std"):
+        manifest = regression.recipe().with_prefix(prefix).manifest
+        (tmp_path / f"{prefix}.h").write_text(header.header(manifest, {}))
+        (tmp_path / f"{prefix}.hpp").write_text(wrapper.wrapper(manifest))
+        code += f'#include "{prefix}.hpp"\nvoid use({prefix}_cpp::Context &c) {{ c.seed(1); }}\n'
+        targets = re.findall(r"^add_\w+\((\w+)", example.cmake(manifest), re.M)
+        assert targets == [f"{prefix}_shared", f"{prefix}_static", "main"]
+    (tmp_path / "use.cpp").write_text(code)
+    flags = ("-std=c++11", "-Wall", "-Wextra", "-Werror", "-pedantic", "-fsyntax-only")
+    compile_c(tmp_path, tmp_path / "use.cpp", compiler="c++", flags=flags)
+
+
+def test_prefixes_of_the_systems_headers_are_refused(tmp_path):
+    """All that the standard headers include by a plain name, as the compiler lists them."""
+    (tmp_path / "all.cpp").write_text("#include <bits/stdc++.h>\n")
+    command = [shutil.which("c++") or pytest.skip("platform: no c++"), "-std=c++17", "-M", tmp_path / "all.cpp"]
+    found = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    names = {
+        Path(f).stem for f in found.split() if re.fullmatch(r"/usr/include/[a-z0-9_]+\.h|.*/gcc/.*/include/[a-z0-9_]+\.h", f)
+    }
+    assert len(names) > 20 and not names - TAKEN
 
 
 def test_fresh_process_imports_no_tvm(exported, data, tmp_path):

@@ -120,6 +120,9 @@ def test_states_must_fit(regression, data, tmp_path):
     for prefix in ("1a", "a-b", "", "\u00fcn\u00ef", "class", "int", "x" * 65, 3):
         with pytest.raises(UsageError, match="prefix.*at most 64"):
             runtime.export(regression, tmp_path, {"w": data.w}, prefix=prefix)
+    for prefix in ("string", "errno", "c"):
+        with pytest.raises(UsageError, match=f"prefix: got '{prefix}'.*{prefix}.h and lib{prefix}.so would hide"):
+            runtime.export(regression, tmp_path, {"w": data.w}, prefix=prefix)
 
 
 @pytest.mark.parametrize("write", ["save", "export"])

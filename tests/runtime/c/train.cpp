@@ -12,9 +12,9 @@ int main(int argc, char **argv) {
     if (!f || std::fread(file.second, sizeof(float), file.second == x ? 160 : 32, f) == 0) return 1;
     std::fclose(f);
   }
-  regress::Context made(2);
+  regress_cpp::Context made(2);
   made.load("parameters.safetensors");
-  regress::Context context(std::move(made));
+  regress_cpp::Context context(std::move(made));
   float loss;
   for (int i = 0; i < std::atoi(argv[1]); ++i) {
     context.step(x, y, &loss);
@@ -25,7 +25,7 @@ int main(int argc, char **argv) {
   if (count != 5 || context.num_threads() != 2) return 2;
   try {
     context.set_hyper("speed", 1);
-  } catch (const regress::Error &e) {
+  } catch (const regress_cpp::Error &e) {
     return e.code == REGRESS_ERR_ARGUMENT ? 0 : 3;
   }
   return 4;
