@@ -20,7 +20,7 @@ from tilegrad._base.tvm import tirx
 from tilegrad.schedules.attention.kernel import Kernel, Side
 from tilegrad.schedules.attention.read import Attention
 from tilegrad.schedules.contraction.micro import Address, Cells
-from tilegrad.schedules.contraction.pack import Block
+from tilegrad.schedules.contraction.pack_blocks import Block
 from tilegrad.schedules.contraction.plan import rows_before
 from tilegrad.schedules.contraction.tir import Stmt, ramp, seq
 from tilegrad.schedules.stages import Expr
@@ -101,7 +101,7 @@ class Backward(Kernel):
         base = t * (self.nr * s.columns)
         at = lambda v, k: base + k * s.columns + v * self.lanes  # noqa: E731
         block = Block(head, i0, valid, self.mem.const(0), s.columns // self.lanes, s.packed, at)
-        return s.side.packer.b_block(block)
+        return s.side.blocks.b_block(block)
 
     def _slopes(self, t: Expr, head: Expr, panel: Expr, j0: Expr, keys: Expr) -> Stmt:
         """Weights from scores and slopes from the weights' cotangents, both in place."""

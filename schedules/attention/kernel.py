@@ -16,7 +16,8 @@ from tilegrad.schedules.attention.read import Attention, in_place
 from tilegrad.schedules.contraction.affine import decompose
 from tilegrad.schedules.contraction.canonical import Contraction
 from tilegrad.schedules.contraction.micro import Address, Cells, multiply
-from tilegrad.schedules.contraction.pack import Block, Packer
+from tilegrad.schedules.contraction.pack_blocks import Block, BlockPacker
+from tilegrad.schedules.contraction.pack_tiles import TilePacker
 from tilegrad.schedules.contraction.parts import Parts, with_named_parts
 from tilegrad.schedules.contraction.plan import Plan, ceildiv, element_bytes, rows_before
 from tilegrad.schedules.contraction.tir import Memory, Stmt, ramp, seq, when
@@ -37,7 +38,7 @@ class Side:
         size = self.c.size
         config = {"form": "outer", "mr": mr, "nr": vectors * kernel.lanes, "kc": size.k, "nc": 1, "mc": 1, "split": [1, 1, 1]}
         self.plan = Plan(size, config | {"pack_a": False, "pack_b": True}, kernel.target)
-        self.packer = Packer(self.c, self.plan, kernel.mem)
+        self.tiles, self.blocks = TilePacker(self.c, self.plan, kernel.mem), BlockPacker(self.c, self.plan, kernel.mem)
         self._rows_size = size.k * self.plan.slots
         self._panel_size = size.k * self.plan.nr
         self._rows = self._panel = None
@@ -55,7 +56,7 @@ class Side:
             base, s0 = self._mem.hold("base", (t * self.plan.tiles + i) * self._rows_size)
             row, s1 = self._mem.hold("row", rows_before(self.plan, i))
             zero = self._mem.const(0)
-            copy = lambda r: self.packer.a_tiles(self._rows, lambda body: body(base, row, r), head, zero, self.c.size.k)  # noqa: E731
+            copy = lambda r: self.tiles.a_tiles(self._rows, lambda body: body(base, row, r), head, zero, self.c.size.k)  # noqa: E731
             return seq(s0, s1, by_rows(self.plan, i, copy))
 
         return self._mem.loop(self.plan.tiles, tile, "i")
@@ -69,12 +70,12 @@ class Side:
         if p.total_vectors % p.vectors:
             count = tirx.min(self._mem.const(count), p.total_vectors - v0)
         at = lambda v, k: base + k * p.nr + v * p.lanes  # noqa: E731
-        return seq(s0, s1, self.packer.b_block(Block(head, self._mem.const(0), self.c.size.k, v0, count, self._panel, at)))
+        return seq(s0, s1, self.blocks.b_block(Block(head, self._mem.const(0), self.c.size.k, v0, count, self._panel, at)))
 
     def rows(self, t: Expr, head: Expr, tile: Expr, k0: Expr) -> tuple[Address, list[Stmt]]:
         """Where A's elements lie, counted from a tile's first row and ``k0``."""
         if self._rows is None:
-            return self.packer.a_in_place(head, rows_before(self.plan, tile), k0)
+            return self.tiles.a_in_place(head, rows_before(self.plan, tile), k0)
         base, stmt = self._mem.hold("pa", (t * self.plan.tiles + tile) * self._rows_size + k0 * self.plan.slots)
         return (lambda r, k: (self._rows, base + k * self.plan.slots + r)), [stmt]
 

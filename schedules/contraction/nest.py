@@ -12,7 +12,6 @@ if K is split: the parts are summed in a fixed order, then epilogue and stores
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from typing import Any
 
 from tilegrad._base.tvm import tirx
@@ -21,25 +20,16 @@ from tilegrad.schedules.contraction.bound import Bound
 from tilegrad.schedules.contraction.canonical import Contraction
 from tilegrad.schedules.contraction.dot import multiply_dot
 from tilegrad.schedules.contraction.micro import Address, Cells, multiply
-from tilegrad.schedules.contraction.pack import Block, Packer
+from tilegrad.schedules.contraction.pack_blocks import Block, BlockPacker
+from tilegrad.schedules.contraction.pack_tiles import TilePacker
 from tilegrad.schedules.contraction.parts import Parts, element
-from tilegrad.schedules.contraction.plan import Plan, ceildiv, rows_before
+from tilegrad.schedules.contraction.plan import Plan, ceildiv
 from tilegrad.schedules.contraction.tir import Memory, Stmt, both, part, ramp, seq, when
+from tilegrad.schedules.contraction.work import Work, blocks, clip
 from tilegrad.schedules.stages import Expr, id_of
 
 PACKED_TOGETHER = 8
 """Tiles of A: 6 or 14 rows each are a few cache lines of a row of K, and as many streams to write."""
-
-
-@dataclass(frozen=True)
-class Counts:
-    """How much there is to do: batch elements, rows and tiles of them, vectors and panels of them."""
-
-    batch: int | Expr
-    m: int | Expr
-    tiles: int | Expr
-    vectors: int | Expr
-    panels: int | Expr
 
 
 class Nest:
@@ -59,11 +49,11 @@ class Nest:
         """
         plan.check(contraction.layout_a + contraction.layout_b)
         self.p, self.c, self.bound = plan, contraction, bound
-        self.now = Counts(plan.size.batch, plan.size.m, plan.tiles, plan.total_vectors, plan.panels)
         self.mem = Memory(contraction.index_dtype, scratch_bytes=scratch_start)
         if bound is not None:
             self.mem.ends = {id_of(b): n for b, n in bound.ends(self.mem.dtype).items()}
-        self.pack = Packer(contraction, plan, self.mem)
+        self.work = Work(plan, bound, self.mem)
+        self.tiles, self.blocks = TilePacker(contraction, plan, self.mem), BlockPacker(contraction, plan, self.mem)
         self.pack_a, self.pack_b = bool(plan.config["pack_a"]), bool(plan.config["pack_b"])
         p = plan
         self.panels = dict(panels or {})
@@ -90,48 +80,17 @@ class Nest:
         pack_a = self.pack_a and "a" not in self.panels and not a_is_packed
         steps = [self._pack_all_a() if pack_a else None, self._all_units()]
         if self.split_k:
-            self._count(hold=False)
-            steps.append(self.mem.parallel(p.target.threads, self.now.batch * self.now.tiles * self.now.panels, self._reduce))
+            self.work.count(hold=False)
+            now = self.work.now
+            steps.append(self.mem.parallel(p.target.threads, now.batch * now.tiles * now.panels, self._reduce))
         return seq(steps)
 
     def _all_units(self) -> Stmt:
         p = self.p
         tm, tn, tk = p.splits
-        self._count(hold=False)
-        threads = p.target.threads if isinstance(self.now.batch, int) else p.threads
-        return self.mem.parallel(threads, self.now.batch * (tm * tn * tk), self._unit)
-
-    def _count(self, hold: bool = True) -> list[Stmt]:
-        """Sets ``now`` to what there is to do in the loops that follow; the statements hold it in registers."""
-        if self.bound is None:
-            return []
-        p, mem, group = self.p, self.mem, self.bound.group
-        out: list[Stmt] = []
-
-        def keep(name: str, value: Expr) -> Expr:
-            if not hold:
-                return value
-            cell, stmts = mem.hold(name, value)
-            out.extend(stmts)
-            return cell
-
-        count = keep("count", self.bound.count(mem.dtype))
-        if group == "batch":
-            self.now = replace(self.now, batch=count)
-        elif group == "m":
-            self.now = replace(self.now, m=count, tiles=keep("tiles", blocks(count, p.slots)))
-        else:
-            vectors = keep("all", count * p.segment_vectors)
-            self.now = replace(self.now, vectors=vectors, panels=keep("panels", blocks(vectors, p.vectors)))
-        return out
-
-    def _bounds(self, group: str) -> bool:
-        """Whether not all of a group is wanted."""
-        return self.bound is not None and self.bound.group == group
-
-    def _row(self, tile: Expr) -> Expr:
-        """First row of a tile; where M is bounded, all tiles but the last are full."""
-        return tile * self.p.slots if self._bounds("m") else rows_before(self.p, tile)
+        self.work.count(hold=False)
+        threads = p.target.threads if isinstance(self.work.now.batch, int) else p.threads
+        return self.mem.parallel(threads, self.work.now.batch * (tm * tn * tk), self._unit)
 
     # --- who does what ---------------------------------------------------------------------------------------
 
@@ -140,7 +99,7 @@ class Nest:
 
     def _row_stride(self) -> int:
         """Elements between rows of a gathered block, 0 for panels. An odd number of 16-element groups spreads L1's sets."""
-        if not self.pack_b or self.pack.style != "rows":
+        if not self.pack_b or self.blocks.style != "rows":
             return 0
         groups = ceildiv(self.p.nc * self.p.nr, 16)
         return (groups + 1 - groups % 2) * 16
@@ -149,8 +108,8 @@ class Nest:
         """Every tile of A, by all threads."""
         p = self.p
         group = self.group(p.size.batch * p.k_blocks)
-        self._count(hold=False)
-        count = self.now.batch * p.k_blocks * blocks(self.now.tiles, group)
+        self.work.count(hold=False)
+        count = self.work.now.batch * p.k_blocks * blocks(self.work.now.tiles, group)
         return self.mem.parallel(p.target.threads, count, lambda _, index: self.pack_a_group(index, group))
 
     def group(self, runs: int) -> int:
@@ -168,72 +127,47 @@ class Nest:
     def pack_a_group(self, index: Expr, group: int) -> Stmt:
         """The ``index``-th of the groups of tiles of A: groups of a K block follow one another, K blocks of a batch element."""
         p = self.p
-        begin = self._count()
-        groups = blocks(self.now.tiles, group)
+        begin = self.work.count()
+        groups = blocks(self.work.now.tiles, group)
         first, s0 = self.mem.hold("first", tirx.floormod(index, groups) * group)
         outer, s1 = self.mem.hold("outer", tirx.floordiv(index, groups))
         k0 = tirx.floormod(outer, p.k_blocks) * p.kc
         batch = tirx.floordiv(outer, p.k_blocks)
-        count = clip(group, self.now.tiles, first)
-        extent = self._k_extent(k0)
+        count = clip(group, self.work.now.tiles, first)
+        extent = self.work.k_extent(k0)
 
         def place(i: Expr) -> tuple[Expr, Expr, list[Stmt]]:
             base, s3 = self.mem.hold("base", (outer * p.tiles + i) * (p.kc * p.slots))
-            row, s4 = self.mem.hold("row", self._row(i))
+            row, s4 = self.mem.hold("row", self.work.row(i))
             return base, row, [*s3, *s4]
 
         def tiles(body: Callable[[Expr, Expr, int], Stmt]) -> Stmt:
             def tile(x: Expr) -> Stmt:
                 i, s2 = self.mem.hold("i", first + x)
                 base, row, binds = place(i)
-                if self._bounds("m"):
-                    return seq(s2, binds, when(row + p.slots <= self.now.m, body(base, row, p.slots)))
-                return seq(s2, binds, self._by_rows(i, lambda rows: body(base, row, rows)))
+                if self.work.bounds("m"):
+                    return seq(s2, binds, when(row + p.slots <= self.work.now.m, body(base, row, p.slots)))
+                return seq(s2, binds, self.work.by_rows(i, lambda rows: body(base, row, rows)))
 
             return self.mem.loop(count, tile, "tile")
 
-        copy = self.pack.a_tiles(self.packed_a, tiles, batch, k0, extent)
-        if not self._bounds("m"):
+        copy = self.tiles.a_tiles(self.packed_a, tiles, batch, k0, extent)
+        if not self.work.bounds("m"):
             return seq(begin, s0, s1, copy)
         base, row, binds = place(first + (count - 1))
-        rest = self.pack.a_rows(self.packed_a, base, batch, self._last_rows(row, p.slots), k0, extent)
-        return seq(begin, s0, s1, copy, binds, when(row + p.slots > self.now.m, rest))
-
-    def _last_rows(self, row: Expr, rows: int) -> list[Expr]:
-        """The rows of the last tile from ``row``: those that are not wanted are its last one again."""
-        return [tirx.min(row + r, self.now.m - 1) for r in range(rows)]
-
-    def _by_rows(self, tile: Expr, body: Callable[[int], Stmt], last: Callable[[int], Stmt] | None = None) -> Stmt:
-        """``body(rows)`` for the number of rows that the tile has (at most two kinds).
-
-        Where M is bounded tiles are full, but for the last one: for it ``last``, if it is given, of the least of a full tile,
-        half of it, a quarter and so on that holds the rows that are left.
-        """
-        if self._bounds("m"):
-            left = self.now.m - self._row(tile)
-
-            def least(rows: int) -> Stmt:
-                half = ceildiv(rows, 2)
-                return when(left > half, (last or body)(rows), least(half)) if rows > 1 else (last or body)(rows)
-
-            return when(left >= self.p.slots, body(self.p.slots), least(self.p.slots)) if last else least(self.p.slots)
-        small, large = self.p.rows
-        return when(tile < large, body(small + 1), body(small)) if large else body(small)
-
-    def _k_extent(self, k0: Expr) -> int | Expr:
-        k = self.p.size.k
-        return self.p.kc if k % self.p.kc == 0 else tirx.min(self.mem.const(self.p.kc), k - k0)
+        rest = self.tiles.a_rows(self.packed_a, base, batch, self.work.last_rows(row, p.slots), k0, extent)
+        return seq(begin, s0, s1, copy, binds, when(row + p.slots > self.work.now.m, rest))
 
     # --- one unit --------------------------------------------------------------------------------------------
 
     def _unit(self, t: Expr, u: Expr) -> Stmt:
-        p, begin = self.p, self._count()
+        p, begin = self.p, self.work.count()
         tm, tn, tk = p.splits
         mi, ni = tirx.floormod(u, tm), tirx.floormod(tirx.floordiv(u, tm), tn)
         ki = tirx.floormod(tirx.floordiv(u, tm * tn), tk)
         batch, s0 = self.mem.hold("batch", tirx.floordiv(u, tm * tn * tk))
-        i_lo, i_n = part(self.now.tiles, tm, mi)
-        p_lo, p_n = part(self.now.panels, tn, ni)
+        i_lo, i_n = part(self.work.now.tiles, tm, mi)
+        p_lo, p_n = part(self.work.now.panels, tn, ni)
         k_lo, k_n = part(p.k_blocks, tk, ki)
 
         def n_block(jc: Expr) -> Stmt:
@@ -242,7 +176,7 @@ class Nest:
 
             def k_block(kb: Expr) -> Stmt:
                 k0, s2 = self.mem.hold("k0", (k_lo + kb) * p.kc)
-                k_extent = self._k_extent(k0)
+                k_extent = self.work.k_extent(k0)
                 pack_b = self.pack_b and "b" not in self.panels
                 packed = self._pack_b(t, batch, k0, k_extent, p0, count) if pack_b else None
                 first = kb.equal(0) if p.k_blocks > 1 else True
@@ -280,8 +214,8 @@ class Nest:
     def _pack_b(self, t: Expr, batch: Expr, k0: Expr, k_extent: int | Expr, p0: Expr, panels: int | Expr) -> Stmt:
         p = self.p
         vectors = panels * p.vectors
-        if self._bounds("segments") or p.total_vectors % p.vectors or not isinstance(panels, int):
-            vectors = tirx.min(self.mem.const(0) + vectors, self.now.vectors - p0 * p.vectors)
+        if self.work.bounds("segments") or p.total_vectors % p.vectors or not isinstance(panels, int):
+            vectors = tirx.min(self.mem.const(0) + vectors, self.work.now.vectors - p0 * p.vectors)
         base = t * self.b_size
 
         def at(v: Expr, k: Expr) -> Expr:
@@ -291,7 +225,7 @@ class Nest:
 
         n_vec, s0 = (vectors, None) if isinstance(vectors, int) else self.mem.hold("vectors", vectors)
         v0, s1 = self.mem.hold("v0", p0 * p.vectors)
-        return seq(s0, s1, self.pack.b_block(Block(batch, k0, k_extent, v0, n_vec, self.packed_b, at, slack=True)))
+        return seq(s0, s1, self.blocks.b_block(Block(batch, k0, k_extent, v0, n_vec, self.packed_b, at, slack=True)))
 
     # --- the micro-kernel ------------------------------------------------------------------------------------
 
@@ -306,15 +240,15 @@ class Nest:
         def by_vectors(rows: int, a: Address = a_addr) -> Stmt:
             if p.dot:
                 return multiply_dot(self.mem, p, self.c.acc, rows, k_extent, a, b_addr, self.partial, at, first)
-            left = 0 if self._bounds("segments") else p.total_vectors % p.vectors
+            left = 0 if self.work.bounds("segments") else p.total_vectors % p.vectors
             whole = self._micro(rows, p.vectors, k_extent, a, b_addr, at, first)
             return when(panel < p.panels - 1, whole, self._micro(rows, left, k_extent, a, b_addr, at, first)) if left else whole
 
         def last(rows: int) -> Stmt:
-            a, binds = self.pack.a_rows_in_place(batch, self._last_rows(self._row(i), rows), k0)
+            a, binds = self.tiles.a_rows_in_place(batch, self.work.last_rows(self.work.row(i), rows), k0)
             return seq(binds, by_vectors(rows, a))
 
-        return seq(a_binds, b_binds, self._by_rows(i, by_vectors, None if self.pack_a else last))
+        return seq(a_binds, b_binds, self.work.by_rows(i, by_vectors, None if self.pack_a else last))
 
     def _a_address(self, batch: Expr, kb: Expr, k0: Expr, i: Expr) -> tuple[Address, list[Stmt]]:
         p = self.p
@@ -322,7 +256,7 @@ class Nest:
             block = (batch * p.k_blocks + kb) * p.tiles + i
             base, stmt = self.mem.hold("pa", block * (p.kc * p.slots))
             return (lambda r, k: (self.packed_a, base + k * p.slots + r)), [stmt]
-        return self.pack.a_in_place(batch, self._row(i), k0)
+        return self.tiles.a_in_place(batch, self.work.row(i), k0)
 
     def _b_address(self, t: Expr, batch: Expr, k0: Expr, panel: Expr, jr: Expr) -> tuple[Address, list[Stmt]]:
         p = self.p
@@ -344,8 +278,8 @@ class Nest:
         stmts: list[Any] = []
         for v in range(p.vectors):
             vector = panel * p.vectors + v
-            seg, e = self.pack.lane_env(tirx.min(vector, self.now.vectors - 1) if self._bounds("segments") else vector)
-            start = self.mem.place(read.source, read.indices, zero | self.pack.env(batch=batch, segments=seg))
+            seg, e = self.blocks.lane_env(tirx.min(vector, self.work.now.vectors - 1) if self.work.bounds("segments") else vector)
+            start = self.mem.place(read.source, read.indices, zero | self.blocks.env(batch=batch, segments=seg))
             base, stmt = self.mem.hold(f"pb{v}", self.mem.simplify(start + e + k0 * k_step))
             if p.size.segments == 1 and v:
                 base = bases[0] + v * p.lanes
@@ -361,8 +295,8 @@ class Nest:
         n_step = place.fused(self.c.n)
         assert n_step is not None
         zero = {x.var: self.mem.const(0) for x in (*self.c.n, *self.c.k)}
-        seg, e = self.pack.lane_env(panel)
-        start = self.mem.place(read.source, read.indices, zero | self.pack.env(batch=batch, segments=seg))
+        seg, e = self.blocks.lane_env(panel)
+        start = self.mem.place(read.source, read.indices, zero | self.blocks.env(batch=batch, segments=seg))
         bases: list[Any] = []
         stmts: list[Any] = []
         for j in range(p.lanes):
@@ -394,17 +328,17 @@ class Nest:
     def _store(self, batch: Expr, i: Expr, panel: Expr, source: Any, at: Expr) -> Stmt:
         """The chain of elementwise stages on a finished tile, and the stores of its outputs."""
         p = self.p
-        row0, s0 = self.mem.hold("row0", self._row(i))
+        row0, s0 = self.mem.hold("row0", self.work.row(i))
         small, large = p.rows
         count: int | Expr = small if not large else small + tirx.Select(i < large, self.mem.const(1), self.mem.const(0))
-        if self._bounds("m"):
-            count = tirx.min(self.mem.const(p.slots), self.now.m - row0)
-        left = self._bounds("segments") or p.total_vectors % p.vectors
-        vectors = p.vectors if not left else tirx.min(self.mem.const(p.vectors), self.now.vectors - panel * p.vectors)
+        if self.work.bounds("m"):
+            count = tirx.min(self.mem.const(p.slots), self.work.now.m - row0)
+        left = self.work.bounds("segments") or p.total_vectors % p.vectors
+        vectors = p.vectors if not left else tirx.min(self.mem.const(p.vectors), self.work.now.vectors - panel * p.vectors)
         contiguous = not self.c.guard and all(x.place is not None and x.place.fused(self.c.n) in (0, 1) for x in self.c.outputs)
 
         def vector(r: Expr, v: Expr) -> Stmt:
-            seg, e = self.pack.lane_env(panel * p.vectors + v)
+            seg, e = self.blocks.lane_env(panel * p.vectors + v)
             e0, s1 = self.mem.hold("e0", e)
             seg_v, s2 = self.mem.hold("seg", seg)
             row, s3 = self.mem.hold("row", row0 + r)
@@ -413,7 +347,7 @@ class Nest:
             parts: list[Stmt] = []
 
             def lane(x: Expr) -> Stmt:
-                env = self.pack.env(batch=batch, m=row, segments=seg_v, n=e0 + x)
+                env = self.blocks.env(batch=batch, m=row, segments=seg_v, n=e0 + x)
                 done = element(self.c, self.mem, env, tirx.BufferLoad(source, [src + x]), Parts(self.mem, x, p.lanes, parts))
                 return when(both([self.mem.flatten(g, env) for g in self.c.guard]), done) if self.c.guard else done
 
@@ -428,8 +362,8 @@ class Nest:
         """Sum the K parts of one tile in order, then store it."""
         p, lanes = self.p, self.p.lanes
         assert self.sum is not None
-        begin = self._count()
-        tiles, panels = self.now.tiles, self.now.panels
+        begin = self.work.count()
+        tiles, panels = self.work.now.tiles, self.work.now.panels
         panel = tirx.floormod(index, panels)
         i, s0 = self.mem.hold("i", tirx.floormod(tirx.floordiv(index, panels), tiles))
         batch, s1 = self.mem.hold("batch", tirx.floordiv(index, panels * tiles))
@@ -451,17 +385,3 @@ class Nest:
 
         store = self._store(batch, i, pv, self.sum, at)
         return seq(begin, s0, s1, s2, s3, self.mem.loop(self.tile_size // lanes, add, "x"), store)
-
-
-def blocks(total: int | Expr, block: int) -> int | Expr:
-    """Number of blocks that cover ``total``."""
-    return ceildiv(total, block) if isinstance(total, int) else tirx.floordiv(total + (block - 1), block)
-
-
-def clip(block: int, total: int | Expr, start: Expr) -> int | Expr:
-    """Length of the block from ``start``, cut at ``total``."""
-    if isinstance(total, int):
-        if total % block == 0:
-            return block
-        total = tirx.const(total, start.ty.dtype)
-    return tirx.min(tirx.const(block, start.ty.dtype), total - start)

@@ -14,7 +14,7 @@ import numpy as np
 from tilegrad._base.tvm import tirx
 from tilegrad.schedules.contraction.affine import Affine
 from tilegrad.schedules.contraction.canonical import Contraction, Operand
-from tilegrad.schedules.contraction.pack import style_of
+from tilegrad.schedules.contraction.pack_blocks import style_of
 from tilegrad.schedules.contraction.plan import Plan
 from tilegrad.schedules.stages import Iter, loads, stages
 

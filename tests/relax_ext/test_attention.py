@@ -14,7 +14,7 @@ from tilegrad.relax_ext.pipeline import lower
 from tilegrad.relax_ext.vjp.attention import attend
 from tilegrad.relax_ext.vjp.values import Tape
 from tilegrad.schedules.attention.read import in_place, read
-from tilegrad.schedules.contraction.pack import style_of
+from tilegrad.schedules.contraction.pack_blocks import style_of
 
 R = relax.op
 
