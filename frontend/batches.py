@@ -40,11 +40,13 @@ class Batches:
         name = "max_batch" if batch_sizes is None else "batch_sizes"
         got: Any = max_batch if batch_sizes is None else batch_sizes
         given: list[Any] = list(got) if isinstance(got, Iterable) else [got] if batch_sizes is None else []
-        if not given or any(not isinstance(n, (int, np.integer)) or n < 1 for n in given) or len(set(given)) < len(given):
-            expected = (
-                "distinct whole numbers of at least 1" if batch_sizes is not None else "a whole number of at least 1, or several"
-            )
-            raise UsageError(f"{what}, argument '{name}'", repr(got), expected)
+        if (
+            not given
+            or any(isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 1 for n in given)
+            or len(set(given)) < len(given)
+        ):
+            one = "a whole number or " if batch_sizes is None else ""
+            raise UsageError(f"{what}, argument '{name}'", repr(got), f"{one}distinct whole numbers of at least 1")
         sizes = tuple(sorted(map(int, given), reverse=True))
         if max_batch is None:
             return Batches(sizes)

@@ -47,6 +47,12 @@ def optimizer() -> Any:
 
 
 ARRAYS: dict[str, tuple[Callable[[], Any], type[TilegradError], str]] = {
+    "True as the largest batch": (lambda: tg.compile(lambda x: x, [X], max_batch=True), UsageError, r"'max_batch': got True"),
+    "the same largest batch twice": (
+        lambda: tg.compile(lambda x: x, [X], max_batch=(8, 8)),
+        UsageError,
+        r"'max_batch'.*distinct",
+    ),
     "a batch size of 0": (lambda: tg.compile(lambda x: x, [X], batch_sizes=(0, 8)), UsageError, r"'batch_sizes'.*at least 1"),
     "batch_sizes of one number": (
         lambda: tg.compile(lambda x: x, [X], batch_sizes=8),
