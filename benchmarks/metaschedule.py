@@ -15,6 +15,7 @@ import argparse
 import json
 import os
 import shlex
+import shutil
 import statistics
 import subprocess
 import sys
@@ -74,8 +75,9 @@ def export(module: Any) -> str:
     return str(path)
 
 
-def search(name: str, trials: int, before: Sequence[str]) -> list[tuple[float, str]]:
-    """(seconds, library) of the trials that worked, the fastest first."""
+def search(name: str, trials: int, before: Sequence[str], kept: Path) -> list[tuple[float, str]]:
+    """(seconds, library) of the trials that worked, the fastest first. Upstream removes what it built; the libraries are copies
+    in ``kept``."""
     from benchmarks import metaschedule as own  # workers find functions by their module's name, and this may be __main__
     from tilegrad._base.tvm import s_tir, tvm
 
@@ -102,7 +104,9 @@ def search(name: str, trials: int, before: Sequence[str]) -> list[tuple[float, s
         def run(self, runner_inputs: Any) -> list[Any]:
             paths = [str(x.artifact_path) for x in runner_inputs]
             costs = measured(name, paths, 1, before)
-            found.extend((costs[p][0], p) for p in paths if p in costs)
+            for p in paths:
+                if p in costs:
+                    found.append((costs[p][0], shutil.copy(p, str(kept / f"{len(found)}.so"))))
             return [Future(costs[p][0] if p in costs else None) for p in paths]
 
     with tempfile.TemporaryDirectory() as folder:
@@ -173,10 +177,11 @@ def main() -> None:
     before = shlex.split(args.before)
     for name in args.names or WORKLOADS:
         start = time.monotonic()
-        found = search(name, args.trials, before)
-        if not found:
-            raise SystemExit(f"{name}: none of {args.trials} trials ran")
-        again = measured(name, [p for _, p in found[:TOP]], ROUNDS, before)
+        with tempfile.TemporaryDirectory() as kept:
+            found = search(name, args.trials, before, Path(kept))
+            if not found:
+                raise SystemExit(f"{name}: none of {args.trials} trials ran")
+            again = measured(name, [p for _, p in found[:TOP]], ROUNDS, before)
         stored = json.loads(STORED.read_text()) if STORED.exists() else {}
         if stored.get("machine") != machine():
             stored = {"best_ms": {}, "made": {}, "machine": machine()}
