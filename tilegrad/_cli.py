@@ -114,6 +114,9 @@ def compile(
     require_tuned: Annotated[
         bool, typer.Option("--require-tuned", help="Fail if a kernel has no record of its own in the logs.")
     ] = False,
+    prefix: Annotated[
+        str, typer.Option("--prefix", help="What the C functions and files are called; two models in one program differ.")
+    ] = "tg",
     c_source: Annotated[bool, typer.Option("--c-source", help="Write the library as one file of plain C, too.")] = False,
 ) -> None:
     """Compile MODEL and export it: library, header, manifest, checksums and parameters. Loading it needs no TVM."""
@@ -128,7 +131,7 @@ def compile(
     built = _model.build(found, target, logs, threads)
     if require_tuned:
         built.require_tuned()
-    _model.export(found, built, output, states, c_source)
+    _model.export(found, built, output, states, prefix, c_source)
     more = f"; the rest: tilegrad tune {spec}" if built.untuned() else ""
     typer.echo(f"{built.summary()}{more}", err=True)
     typer.echo(str(output))

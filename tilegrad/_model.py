@@ -140,9 +140,9 @@ def build(found: Any, target: str | None, logs: Any, num_threads: int | None) ->
     return build_graphs(found.graphs, machine, logs, num_threads, families=getattr(found, "families", {}))
 
 
-def export(found: Any, built: Any, output: Path, states: Path | None, c_source: bool = False) -> None:
+def export(found: Any, built: Any, output: Path, states: Path | None, prefix: str = "tg", c_source: bool = False) -> None:
     """Write the package of a ``Build``, with ``c_source`` as one file of plain C, too; ``states`` is a safetensors file of values
-    other than the model's own."""
+    other than the model's own, ``prefix`` what the C functions and files are called."""
     from tilegrad import runtime
     from tilegrad.relax_ext.driver import plain_recipe
     from tilegrad.runtime import safetensors
@@ -151,7 +151,7 @@ def export(found: Any, built: Any, output: Path, states: Path | None, c_source: 
     if states is not None:
         values |= safetensors.load(states)
     plain = plain_recipe(built.graphs, built.target, families=built.library.families) if c_source else None
-    runtime.export(built.library, output, values, plain=plain)
+    runtime.export(built.library, output, values, prefix=prefix, plain=plain)
 
 
 def explain(found: Any) -> str:

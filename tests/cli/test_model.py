@@ -99,12 +99,13 @@ def test_c_source_compiles_without_warnings(tmp_path: Path, rng: np.random.Gener
     (tmp_path / "g.tgraph").write_text(affine().dumps())
     states = {"W": rng.standard_normal((3, 5), dtype=np.float32), "b": rng.standard_normal(5, dtype=np.float32)}
     safetensors.save(tmp_path / "p.safetensors", states, dict.fromkeys(states, "float32"))
-    done = tilegrad("compile", "g.tgraph", "-o", "out", "--no-logs", "--states", "p.safetensors", "--c-source", cwd=tmp_path)
+    options = ["--no-logs", "--states", "p.safetensors", "--prefix", "mlp", "--c-source"]
+    done = tilegrad("compile", "g.tgraph", "-o", "out", *options, cwd=tmp_path)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (0, "out\n", 1)
     out = tmp_path / "out"
     x = rng.standard_normal((4, 3), dtype=np.float32)
     x.tofile(out / "x.bin")
-    command = ["cc", "-O2", "-std=c11", "-Wall", "-Wextra", "-Werror", "main.c", "tg.c", "-lm", "-lpthread", "-o", "main"]
+    command = ["cc", "-O2", "-std=c11", "-Wall", "-Wextra", "-Werror", "main.c", "mlp.c", "-lm", "-lpthread", "-o", "main"]
     built = subprocess.run(command, cwd=out, capture_output=True, text=True)
     assert built.returncode == 0, built.stderr
     text = subprocess.run(["./main", "1", "x.bin"], cwd=out, capture_output=True, text=True, check=True).stdout
