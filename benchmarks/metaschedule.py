@@ -134,8 +134,7 @@ def measured(name: str, paths: Sequence[str], rounds: int, before: Sequence[str]
         for line in done.stdout.splitlines():
             if line.startswith("{"):
                 found |= json.loads(line)
-        if done.returncode:
-            lost.add(next((p for p in todo if p not in found), ""))
+        lost |= set([p for p in todo if p not in found][:1])
     return found
 
 
