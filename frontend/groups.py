@@ -21,7 +21,7 @@ class Group(dict[str, Any]):
     def __init__(self, optimizer: str, hypers: Iterable[str], known: Iterable[str], values: Mapping[str, Any]) -> None:
         super().__init__()
         self._optimizer, self._hypers = optimizer, frozenset(hypers)
-        self._known = {*known, "params", "name"} | ({"betas"} if "beta1" in self._hypers else set())
+        self._known = {*self._hypers, *known, "params", "name"} | ({"betas"} if "beta1" in self._hypers else set())
         self.update(values)
 
     def __setitem__(self, key: str, value: Any) -> None:
@@ -31,7 +31,7 @@ class Group(dict[str, Any]):
             )
         if key == "betas":
             if isinstance(value, str) or not hasattr(value, "__len__") or len(value) != 2:
-                raise UsageError(f"{self._optimizer}, 'betas'", repr(value), "two numbers")
+                raise UsageError(f"{self._optimizer}, 'betas'", repr(value), "a pair: two numbers")
             self["beta1"], self["beta2"] = value
         else:
             super().__setitem__(key, self._checked(key, value) if key in self._hypers else value)

@@ -230,7 +230,7 @@ class Adam(Optimizer):
         weight_decay: float = 0.0,
         amsgrad: bool = False,
     ) -> None:
-        super().__init__(params, {"lr": lr, **_two(betas), "eps": eps, "weight_decay": weight_decay, "amsgrad": amsgrad})
+        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "amsgrad": amsgrad})
 
     def initial(self, p: Tensor) -> dict[str, Tensor]:
         names = ["exp_avg", "exp_avg_sq"] + (["max_exp_avg_sq"] if self.param_groups[0]["amsgrad"] else [])
@@ -269,12 +269,6 @@ class AdamW(Adam):
         amsgrad: bool = False,
     ) -> None:
         super().__init__(params, lr, betas, eps, weight_decay, amsgrad)
-
-
-def _two(betas: Any) -> dict[str, float]:
-    if not isinstance(betas, (tuple, list)) or len(betas) != 2:
-        raise UsageError("optimizer, argument 'betas'", repr(betas), "a pair of numbers")
-    return {"beta1": betas[0], "beta2": betas[1]}
 
 
 class RMSprop(Optimizer):
@@ -358,7 +352,7 @@ class Lion(Optimizer):
     def __init__(
         self, params: Iterable[Any], lr: float = 1e-4, betas: tuple[float, float] = (0.9, 0.99), weight_decay: float = 0.0
     ) -> None:
-        super().__init__(params, {"lr": lr, **_two(betas), "weight_decay": weight_decay})
+        super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
 
     def initial(self, p: Tensor) -> dict[str, Tensor]:
         return {"exp_avg": _like(p)}

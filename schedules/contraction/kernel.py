@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from tilegrad._base.tvm import ir, tirx, tvm_ffi
 from tilegrad.schedules.contraction.bound import Bound
@@ -14,18 +15,21 @@ from tilegrad.schedules.stages import Expr, id_of
 from tilegrad.schedules.template import Scheduled
 
 
-def nests(parts: Sequence[Contraction], plans: Sequence[Plan], bound: Bound | None = None) -> list[Nest]:
-    """A nest a phase; those that pack A together have scratch of their own."""
+def kernel(
+    func: tirx.PrimFunc,
+    parts: Sequence[Contraction],
+    plans: Sequence[Plan],
+    bound: Bound | None = None,
+    panels: Mapping[str, Any] | None = None,
+) -> Scheduled:
+    """The kernel with ``func``'s parameters and scratch that runs a nest a phase, one after the other.
+
+    bound, panels: see ``Nest``; for a single one only. Phases that all pack A do so together, each to scratch of its own.
+    """
     together = len(parts) > 1 and all(p.config["pack_a"] and p.tiles == plans[0].tiles for p in plans)
-    out: list[Nest] = []
-    for part_, plan in zip(parts, plans, strict=True):
-        out.append(Nest(part_, plan, bound=bound, scratch_start=out[-1].mem.scratch_bytes if together and out else 0))
-    return out
-
-
-def kernel(func: tirx.PrimFunc, nests: Sequence[Nest]) -> Scheduled:
-    """The kernel with ``func``'s parameters and scratch that runs ``nests`` one after the other."""
-    together = len(nests) > 1 and all(n.pack_a and n.p.tiles == nests[0].p.tiles for n in nests)
+    nests: list[Nest] = []
+    for part, plan in zip(parts, plans, strict=True):
+        nests.append(Nest(part, plan, panels, bound, nests[-1].mem.scratch_bytes if together and nests else 0))
     packed = _pack_phases(nests) if together else None
     bodies = [nest.body(together) for nest in nests]
     declared = [nest.mem.declarations for nest in nests]

@@ -13,9 +13,8 @@ from tilegrad.schedules.contraction import model, prepack
 from tilegrad.schedules.contraction.affine import size as elements
 from tilegrad.schedules.contraction.bound import bound_of
 from tilegrad.schedules.contraction.canonical import Contraction, canonicalise
-from tilegrad.schedules.contraction.kernel import kernel, nests
+from tilegrad.schedules.contraction.kernel import kernel
 from tilegrad.schedules.contraction.modelled import ModelledTemplate
-from tilegrad.schedules.contraction.nest import Nest
 from tilegrad.schedules.contraction.pairs import paired
 from tilegrad.schedules.contraction.phases import phases
 from tilegrad.schedules.contraction.plan import Plan, element_bytes
@@ -43,8 +42,7 @@ class ContractionTemplate(ModelledTemplate):
         plans = [Plan(x.size, model.checked(config), target) for x in parts]
         if len(parts) > 1:
             plans = [replace(plan, config=_fitted(plan, x)) for plan, x in zip(plans, parts, strict=True)]
-        bound = bound_of(func, c)
-        return kernel(func, nests(parts, plans, bound))
+        return kernel(func, parts, plans, bound_of(func, c))
 
     def prepack(
         self, func: tirx.PrimFunc, config: Config, target: Target, constants: Sequence[int]
@@ -60,7 +58,7 @@ class ContractionTemplate(ModelledTemplate):
         if bound is not None and bound.group == "m":
             sides.pop("a", None)  # its tiles are others
         panels = {side: prepack.parameter(plan, side, c.acc) for side in sides}
-        done = kernel(func, [Nest(c, plan, panels, bound)])
+        done = kernel(func, [c], [plan], bound, panels)
         by_index = {i: panels[side] for side, i in sides.items()}
         params = [by_index.get(i, p) for i, p in enumerate(done.func.params)]
         scheduled = Scheduled(tirx.PrimFunc(params, done.func.body, attrs=done.func.attrs), done.scratch_bytes)

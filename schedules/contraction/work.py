@@ -84,6 +84,7 @@ class Work:
         return when(tile < large, body(small + 1), body(small)) if large else body(small)
 
     def k_extent(self, k0: Expr) -> int | Expr:
+        """Length of the K block from ``k0``."""
         k = self.p.size.k
         return self.p.kc if k % self.p.kc == 0 else tirx.min(self.mem.const(self.p.kc), k - k0)
 

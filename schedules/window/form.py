@@ -3,9 +3,8 @@
 Canonical operand B is the image. Each of its windowed dimensions is read at ``stride * position + offset(tap)``, zero
 outside. Either the taps are summed (``gather``: convolution with one channel a group, and its gradient by data) or the
 positions are (``correlate``: the gradient by weight). A strided gradient by data has phases: the result's index is
-``phases * position + phase``, and each phase has taps of its own. A gather may sum over channels, too, if the results that
-share the image are so few that all of them are computed at once: as a matrix product they would use the image's taps,
-gathered one by one, hardly more than once.
+``phases * position + phase``, and each phase has taps of its own. A gather may sum over channels, too, where that is faster
+than a matrix product (``_pays``), which gathers the image's taps one by one and uses each once for every result.
 """
 
 from __future__ import annotations
