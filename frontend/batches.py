@@ -45,7 +45,7 @@ class Batches:
             or any(isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 1 for n in given)
             or len(set(given)) < len(given)
         ):
-            one = "a whole number or " if batch_sizes is None else ""
+            one = "a whole number or several " if batch_sizes is None else ""
             raise UsageError(f"{what}, argument '{name}'", repr(got), f"{one}distinct whole numbers of at least 1")
         sizes = tuple(sorted(map(int, given), reverse=True))
         if max_batch is None:
