@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.common import Arena, Contestant, arguments, emit, machine
+from tilegrad.runtime.arrays import aligned
 
 SHAPES = {
     "bert_mini": [8, 4, 128, 128, 64, False],
@@ -34,7 +35,7 @@ def arrays(name: str) -> list[np.ndarray]:
     """q, k, v and the result's cotangent."""
     b, h, m, n, d, _ = SHAPES[name]
     rng = np.random.default_rng(0)
-    return [rng.standard_normal((b, h, x, d), dtype=np.float32) for x in (m, n, n, m)]
+    return [aligned(rng.standard_normal((b, h, x, d), dtype=np.float32)) for x in (m, n, n, m)]
 
 
 def ours(name: str, direction: str, threads: int, composed: bool = False) -> Callable[[], Any]:

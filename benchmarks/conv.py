@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.common import Arena, Contestant, arguments, emit, machine
+from tilegrad.runtime.arrays import aligned, empty
 
 SHAPES: dict[str, list[list[int]]] = json.loads(Path(__file__).with_name("shapes.json").read_text())["conv"]
 KINDS = ("forward", "by_data", "by_weight")
@@ -71,7 +72,7 @@ class Case:
         image, w, y, kind = self.plain
         first, second, out = {"forward": (image, w, y), "by_data": (y, w, image), "by_weight": (y, image, w)}[kind]
         rng = np.random.default_rng(0)
-        return (rng.standard_normal(first, np.float32), rng.standard_normal(second, np.float32)), out
+        return (aligned(rng.standard_normal(first, np.float32)), aligned(rng.standard_normal(second, np.float32))), out
 
 
 QUICK = [  # group, number in the group, kind
@@ -114,7 +115,7 @@ def ours(threads: int, logs: list[str] | None) -> Callable[..., Callable[[], Any
         func = kernel(case)
         config = records.choose(*task_of(func), target).config
         (a, b), out = case.arrays()
-        arrays = {"a": a, "b": b, "c": np.empty(out, np.float32)}
+        arrays = {"a": a, "b": b, "c": empty(out, np.dtype(np.float32))}
         buffers = {x: Buffer(x, v.shape, "float32", "output" if x == "c" else "input") for x, v in arrays.items()}
         program = Program("main", tuple(arrays), buffers, (Call("kernel", tuple(arrays)),), {"kernel": func})
         library = runtime.build({"main": program}, {"kernel": schedule(func, target, config)}, target)

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.common import Arena, Contestant, arguments, emit, machine
+from tilegrad.runtime.arrays import aligned, empty
 
 SHAPES: dict[str, list[list[int]]] = json.loads(Path(__file__).with_name("shapes.json").read_text())["gemm"]
 LAYOUTS = ("NN", "NT", "TN")
@@ -30,11 +31,11 @@ PEAK_FLOPS_A_CALL = 2 * 64 * 1_000_000
 
 
 def operands(m: int, n: int, k: int, layout: str) -> tuple[np.ndarray, np.ndarray]:
-    """float32 arrays as they lie in memory."""
+    """float32 arrays as they lie in memory, at cache lines for every contestant."""
     rng = np.random.default_rng(0)
     a = rng.standard_normal((m, k) if layout[0] == "N" else (k, m), dtype=np.float32)
     b = rng.standard_normal((k, n) if layout[1] == "N" else (n, k), dtype=np.float32)
-    return a, b
+    return aligned(a), aligned(b)
 
 
 def numpy_matmul() -> Callable[..., Callable[[], Any]]:
@@ -44,7 +45,7 @@ def numpy_matmul() -> Callable[..., Callable[[], Any]]:
 
 def _numpy_matmul(m: int, n: int, k: int, layout: str) -> Callable[[], Any]:
     a, b = operands(m, n, k, layout)
-    x, y, out = a if layout[0] == "N" else a.T, b if layout[1] == "N" else b.T, np.empty((m, n), np.float32)
+    x, y, out = a if layout[0] == "N" else a.T, b if layout[1] == "N" else b.T, empty((m, n), np.dtype(np.float32))
     return lambda: np.matmul(x, y, out=out)
 
 
@@ -94,7 +95,7 @@ def _ours(m: int, n: int, k: int, layout: str, threads: int, logs: list[str] | N
     buffers = {x: Buffer(x, shapes[x], "float32", "output" if x == "c" else "input") for x in names}
     program = Program("main", names, buffers, (Call("kernel", names),), {"kernel": func})
     library = runtime.build({"main": program}, {"kernel": schedule(func, target, hit.config)}, target)
-    return library.context(threads).prepare("main", {"a": a, "b": b, "c": np.empty((m, n), np.float32)})
+    return library.context(threads).prepare("main", {"a": a, "b": b, "c": empty((m, n), np.dtype(np.float32))})
 
 
 def tune(shape: Sequence[Any], threads: int, budget_s: float, log: str) -> None:

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from tilegrad.runtime.arrays import aligned
+
 Arrays = dict[str, np.ndarray]
 
 
@@ -40,7 +42,7 @@ def arrays(row: Row) -> Arrays:
     if out.get("y", np.zeros(0)).ndim == 4:  # a pool's result
         n, c, h, w = out["x"].shape
         out["y"] = out["x"].reshape(n, c, h // 2, 2, w // 2, 2).max((3, 5))
-    return out
+    return {name: aligned(x) for name, x in out.items()}
 
 
 def graph(row: Row) -> Any:

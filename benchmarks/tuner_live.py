@@ -20,6 +20,7 @@ import numpy as np
 
 from benchmarks import sweeps
 from benchmarks.common import Arena, Contestant, arguments, emit, machine
+from tilegrad.runtime.arrays import aligned, empty
 
 STORED = Path(__file__).with_name("metaschedule.json")
 WORKLOADS: dict[str, tuple[tuple[int, int], tuple[int, int], bool]] = {
@@ -32,7 +33,7 @@ WORKLOADS: dict[str, tuple[tuple[int, int], tuple[int, int], bool]] = {
 
 def _operands(name: str) -> list[np.ndarray]:
     rng = np.random.default_rng(0)
-    return [rng.uniform(-1, 1, s).astype(np.float32) for s in WORKLOADS[name][:2]]
+    return [aligned(rng.uniform(-1, 1, s).astype(np.float32)) for s in WORKLOADS[name][:2]]
 
 
 def _task(name: str, threads: int) -> Any:
@@ -58,7 +59,7 @@ def ours(name: str, log: str, threads: int) -> Callable[[], Any]:
     library = runtime.build({"run": one_call(task.func, 1)}, {"kernel": scheduled}, task.target)
     a, b, turned = WORKLOADS[name]
     x, y = _operands(name)
-    out = np.zeros((a[0], b[0] if turned else b[1]), np.float32)
+    out = empty((a[0], b[0] if turned else b[1]), np.dtype(np.float32))
     return library.context(threads).prepare("run", {"x0": x, "x1": y, "x2": out})
 
 
@@ -66,7 +67,7 @@ def numpy(name: str) -> Callable[[], Any]:
     """NumPy's own BLAS, into a reused result."""
     x, y = _operands(name)
     y = y.T if WORKLOADS[name][2] else y
-    out = np.zeros((x.shape[0], y.shape[1]), np.float32)
+    out = empty((x.shape[0], y.shape[1]), np.dtype(np.float32))
     return lambda: np.matmul(x, y, out=out)
 
 

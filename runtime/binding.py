@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 
 from tilegrad._base.errors import DTypeError, ShapeError, UsageError
+from tilegrad.runtime.arrays import address, empty
 from tilegrad.runtime.manifest import Port
 from tilegrad.runtime.program import numpy_dtype
 
-LINE = 64
-"""Bytes of a cache line."""
 LARGE = 1 << 14
 """Bytes from which on the place of an output in memory matters."""
 
@@ -130,18 +129,5 @@ class Binder:
 
 
 def _empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """A new array; a large one starts at a cache line, which NumPy's own do not, so that no vector lies across two."""
-    size = prod(shape) * dtype.itemsize
-    if size < LARGE:
-        return np.empty(shape, dtype)
-    memory = np.empty(size + LINE, np.uint8)
-    start = -address(memory) % LINE
-    return memory[start : start + size].view(dtype).reshape(shape)
-
-
-def address(array: np.ndarray) -> int:
-    """Where the array's data lies."""
-    try:
-        return ctypes.addressof(ctypes.c_char.from_buffer(array))  # type: ignore[arg-type]
-    except (TypeError, ValueError, BufferError):  # read-only or empty arrays: slower
-        return array.ctypes.data
+    """A new array; a large one starts at a cache line."""
+    return empty(shape, dtype) if prod(shape) * dtype.itemsize >= LARGE else np.empty(shape, dtype)

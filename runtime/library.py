@@ -13,7 +13,8 @@ import numpy as np
 
 from tilegrad._base import settings
 from tilegrad._base.errors import IndexingError, LibraryError, UsageError
-from tilegrad.runtime.binding import Binder, address
+from tilegrad.runtime.arrays import address
+from tilegrad.runtime.binding import Binder
 from tilegrad.runtime.families import Family, read
 from tilegrad.runtime.manifest import Port, ports_of
 from tilegrad.runtime.memory import zeros

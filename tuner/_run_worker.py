@@ -16,15 +16,13 @@ from typing import Any
 
 import numpy as np
 
+from tilegrad.runtime.arrays import aligned
 from tilegrad.runtime.library import Context, Library
 from tilegrad.runtime.program import numpy_dtype
 from tilegrad.tuner import timing
 from tilegrad.tuner._pipe import serve
 from tilegrad.tuner.check import difference, inputs
 from tilegrad.tuner.peak import peak_of
-
-ALIGN = 64
-"""Candidates are measured on arrays aligned like planned buffers."""
 
 SAMPLE_S = 50e-6
 """Shorter samples would time the clock."""
@@ -210,15 +208,6 @@ class Candidate:
 def spoil(x: np.ndarray) -> None:
     """Fill with what no kernel computes: NaN, -1, True."""
     x.reshape(-1).view(np.uint8)[...] = 0xFF if x.dtype != bool else 1
-
-
-def aligned(x: np.ndarray) -> np.ndarray:
-    """A C-contiguous copy that starts at a multiple of ALIGN bytes."""
-    raw = np.empty(x.nbytes + ALIGN, np.uint8)
-    start = -raw.ctypes.data % ALIGN
-    out = raw[start : start + x.nbytes].view(x.dtype).reshape(x.shape)
-    out[...] = x
-    return out
 
 
 def answering(worker: Worker, path: str, best_s: float | None = None) -> dict[str, Any]:

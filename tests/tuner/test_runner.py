@@ -145,9 +145,10 @@ def test_the_peak_of_a_core_and_the_roofline(runner, tmp_path):
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int64", "bool", "float16"])
 @pytest.mark.parametrize("shape", [(), (3,), (2, 5)])
 def test_results_are_spoilt_before_a_run_and_arrays_are_aligned(shape, dtype):
-    from tilegrad.tuner._run_worker import ALIGN, aligned, spoil
+    from tilegrad.runtime.arrays import LINE, aligned
+    from tilegrad.tuner._run_worker import spoil
 
     x = aligned(np.ones(shape, dtype))
-    assert x.shape == shape and x.ctypes.data % ALIGN == 0 and (x == 1).all()
+    assert x.shape == shape and x.ctypes.data % LINE == 0 and (x == 1).all()
     spoil(x)
     assert np.isnan(x).all() if "float" in dtype else (x == (-1 if dtype == "int64" else True)).all()
