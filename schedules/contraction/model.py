@@ -26,20 +26,35 @@ LOAD = 1.25
 """Cycles of a vector load or broadcast."""
 LATENCY = 5
 """Cycles of a multiply-add: fewer accumulators than this leave the unit idle."""
-TILE_OVERHEAD = 40
+LOAD_SHARE = 0.15
+"""Share of the loads' cycles that multiply-adds do not hide."""
+TILE_OVERHEAD = 90
 """Cycles to enter and leave a micro-kernel, whatever its size."""
-LAUNCH = 12_000
+LAUNCH = 32_000
 """Cycles to wake the threads and to wait for them."""
-PACK = {"N": 0.45, "T": 1.1, "S": 2.5, "X": 2.5, "P": 1.2, "G": 1.0}
+PACK = {"N": 1.2, "T": 1.15, "S": 3.8, "X": 3.8, "P": 1.8, "G": 1.5}
 """Cycles to pack one element of B, by its layout (float32)."""
-TLB = 64
-"""Entries of the first-level TLB; what lies in more pages misses it in proportion."""
-GATHER_ROW = 150
+PACK_A = {"N": 2.2, "T": 2.2, "S": 4.0, "X": 3.2, "P": 5.0, "G": 4.0}
+TLB, TLB_BYTES = 64, 6 << 20
+"""Entries of the first-level TLB, and bytes that the second one knows."""
+MISS, WALK = 20.0, 40.0
+"""Cycles that a row of a tile of C costs more where the rows of an M block miss the first-level TLB, and C the second."""
+FAR_A = 0.35
+"""Cycles a step of K that a row of an A in columns costs where its lines leave before the next tile needs them."""
+BEYOND_L1, BEYOND_L2 = 0.1, 1.25
+"""Cycles a step of K: of a vector of B whose panel overflows its share of L1, of a tile whose A block overflows its one of L2."""
+L1_SHARE, L2_SHARE = 0.45, 0.42
+ALIASED_B, STREAMS_B = 3.0, 5.2
+"""Cycles a step of K and a vector of B in place: rows that share a few sets of L1, rows that are streams of their own from L3."""
+STREAM_A = 3.8
+"""A is read by broadcasts: less of the way from its level is hidden than bandwidth says."""
+REDUCE = 0.2
+"""Cycles to add an element of one part of K."""
+GATHER_ROW = 350
 """Cycles to begin a row of a gathered block of B, whatever its length."""
-HIDDEN = 0.2
+HIDDEN = 0.75
 """Share of the time that panels of B take to come from their cache that is not hidden: they are read in order, ahead of use.
 Of a block that overflows L2 by half and more, nothing is."""
-PACK_A = {"N": 0.6, "T": 0.6, "S": 2.0, "X": 1.6, "P": 2.5, "G": 2.0}
 
 
 def size_of(fields: Mapping[str, Any]) -> Size:
@@ -196,12 +211,12 @@ def _cycles(workload: Workload, config: Config, target: Target) -> dict[str, flo
         pack_a = PACK_A[layout[0]] * elem / 4 * size.batch * size.m * size.k / target.threads + LAUNCH
     # A comes from beyond L2 once for every N block, from L2 for every panel
     a_total = tiles * rows * k_unit * elem
-    stream_a = ceildiv(panels, p.nc) * a_total / bandwidth(size.m * size.k * elem, target)
+    stream_a = STREAM_A * ceildiv(panels, p.nc) * a_total / bandwidth(size.m * size.k * elem, target)
     names = [e for e in workload.fields["epilogue"].split(",") if e]
-    epilogue = (0.5 + 0.5 * len(names)) * tiles * rows * n_unit * elem / 4 / 4
+    epilogue = (0.2 + 0.5 * len(names)) * tiles * rows * n_unit * elem / 4 / 4
     reduce = 0.0
     if p.splits[2] > 1:
-        reduce = LAUNCH + size.batch * size.m * size.segments * size.n * elem / 4 * (p.splits[2] + 1) * 0.4 / target.threads
+        reduce = LAUNCH + size.batch * size.m * size.segments * size.n * elem / 4 * (p.splits[2] + 1) * REDUCE / target.threads
     return {
         "micro": micro * per_thread,
         "overhead": overhead * per_thread,
@@ -222,29 +237,33 @@ def _micro(p: Plan, layout: str, elem: int, rows: float, columns: float) -> tupl
         return max(rows * p.lanes, loads) / p.lanes, TILE_OVERHEAD + 40.0 * p.mr
     fma = max(rows * columns, float(LATENCY))
     loads = (columns + rows) * LOAD
-    cycles = max(fma, loads) + 0.05 * loads
+    cycles = max(fma, loads) + LOAD_SHARE * loads
     target, config = p.target, p.config
     row = p.size.n * elem
     in_place = not config["pack_b"]
     panel = p.kc * (p.nr * elem + (64 if in_place and row % 64 else 0))  # rows that begin inside a line touch one more
-    if panel > 0.75 * target.l1_bytes:
-        cycles += 0.06 * columns * elem / 4
-    if p.mc * p.mr * p.kc * elem > 0.6 * target.l2_bytes:
-        cycles += 0.4
+    if panel > L1_SHARE * target.l1_bytes:
+        cycles += BEYOND_L1 * columns * elem / 4
+    if p.mc * p.mr * p.kc * elem > L2_SHARE * target.l2_bytes:
+        cycles += BEYOND_L2
     if in_place:
         if row % 2048 == 0 and p.kc > 64:  # the panel's lines share a few sets of L1
-            cycles += 1.2 * columns
+            cycles += ALIASED_B * columns
         if row >= 2048 and p.size.k * row > target.l2_bytes:  # each row is a stream of its own: prefetchers follow a few
-            cycles += columns * (0.0 if p.kc <= 8 else 1.0 if p.kc <= 16 else 3.5) / p.unit_tiles
+            cycles += columns * (0.0 if p.kc <= 8 else 1.0 if p.kc <= 16 else STREAMS_B) / p.unit_tiles
         pages = p.kc * min(1.0, row / 4096)
         if pages > TLB:
             cycles += 0.8 * (1 - TLB / pages)
     if not config["pack_a"]:
         step = (p.size.k if layout[0] == "N" else p.size.m) * elem
-        cycles += 0.05 * rows if layout[0] == "N" else 0.15 * rows if step <= 1024 else 0.4 * rows
-        cycles += 0.05 * rows if layout[0] == "N" and step % 4096 == 0 else 0.0
+        far = max(1 - TLB / (p.kc * min(1.0, step / 4096)), 1 - L1_SHARE * target.l1_bytes / (64 * p.kc), 0.0)
+        if layout[0] != "N":  # a column's lines, or their pages, leave before the next tile's rows are read
+            cycles += FAR_A * rows * far
     resume = rows * columns * 2.5 if p.k_blocks > 1 else 0.0
-    return cycles, TILE_OVERHEAD + rows * columns * 2.5 + resume
+    miss = 0.0
+    if p.mc * rows * min(1.0, row / 4096) > TLB:
+        miss = rows * (MISS + (WALK if p.size.m * row > TLB_BYTES else 0.0))
+    return cycles, TILE_OVERHEAD + rows * columns * 2.5 + resume + miss
 
 
 def bandwidth(bytes_: float, target: Target) -> float:
