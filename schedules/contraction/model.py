@@ -26,35 +26,32 @@ LOAD = 1.25
 """Cycles of a vector load or broadcast."""
 LATENCY = 5
 """Cycles of a multiply-add: fewer accumulators than this leave the unit idle."""
-LOAD_SHARE = 0.15
+LOAD_SHARE = 0.2
 """Share of the loads' cycles that multiply-adds do not hide."""
-TILE_OVERHEAD = 90
+TILE_OVERHEAD = 120
 """Cycles to enter and leave a micro-kernel, whatever its size."""
-LAUNCH = 32_000
+LAUNCH = 19_000
 """Cycles to wake the threads and to wait for them."""
 PACK = {"N": 1.2, "T": 1.15, "S": 3.8, "X": 3.8, "P": 1.8, "G": 1.5}
 """Cycles to pack one element of B, by its layout (float32)."""
-PACK_A = {"N": 2.2, "T": 2.2, "S": 4.0, "X": 3.2, "P": 5.0, "G": 4.0}
+PACK_A = {"N": 3.0, "T": 2.7, "S": 4.0, "X": 3.2, "P": 5.0, "G": 4.0}
 TLB, TLB_BYTES = 64, 6 << 20
 """Entries of the first-level TLB, and bytes that the second one knows."""
-MISS, WALK = 20.0, 40.0
+MISS, WALK = 30.0, 50.0
 """Cycles that a row of a tile of C costs more where the rows of an M block miss the first-level TLB, and C the second."""
-FAR_A = 0.35
+FAR_A, ALIASED_A = 0.35, 1.0
 """Cycles a step of K that a row of an A in columns costs where its lines leave before the next tile needs them."""
-BEYOND_L1, BEYOND_L2 = 0.1, 1.25
+BEYOND_L1, BEYOND_L2 = 0.08, 1.5
 """Cycles a step of K: of a vector of B whose panel overflows its share of L1, of a tile whose A block overflows its one of L2."""
-L1_SHARE, L2_SHARE = 0.45, 0.42
-ALIASED_B, STREAMS_B = 3.0, 5.2
+L1_SHARE, L2_SHARE = 0.45, 0.25
+ALIASED_B, STREAMS_B = 3.0, 5.8
 """Cycles a step of K and a vector of B in place: rows that share a few sets of L1, rows that are streams of their own from L3."""
-STREAM_A = 3.8
+STREAM_A = 3.0
 """A is read by broadcasts: less of the way from its level is hidden than bandwidth says."""
-REDUCE = 0.2
+REDUCE = 0.28
 """Cycles to add an element of one part of K."""
-GATHER_ROW = 350
+GATHER_ROW = 210
 """Cycles to begin a row of a gathered block of B, whatever its length."""
-HIDDEN = 0.75
-"""Share of the time that panels of B take to come from their cache that is not hidden: they are read in order, ahead of use.
-Of a block that overflows L2 by half and more, nothing is."""
 
 
 def size_of(fields: Mapping[str, Any]) -> Size:
@@ -199,9 +196,7 @@ def _cycles(workload: Workload, config: Config, target: Target) -> dict[str, flo
     if config["pack_b"]:
         source_reads = k_unit * n_unit * elem / bandwidth(source, target)
         pack_b = source_reads + _pack_cost(workload, layout[1]) * elem / 4 * k_unit * n_unit
-        stream_b = (
-            (HIDDEN if b_block <= 1.5 * target.l2_bytes else 1.0) * passes * k_unit * n_unit * elem / bandwidth(b_block, target)
-        )
+        stream_b = passes * k_unit * n_unit * elem / bandwidth(b_block, target)
         if layout[1] == "G":
             pack_b += GATHER_ROW * k_unit * ceildiv(panels, p.nc)
     else:
@@ -256,9 +251,10 @@ def _micro(p: Plan, layout: str, elem: int, rows: float, columns: float) -> tupl
             cycles += 0.8 * (1 - TLB / pages)
     if not config["pack_a"]:
         step = (p.size.k if layout[0] == "N" else p.size.m) * elem
+        # a column's lines, or their pages, leave before the next tile's rows are read; or its lines share a few sets of L1
         far = max(1 - TLB / (p.kc * min(1.0, step / 4096)), 1 - L1_SHARE * target.l1_bytes / (64 * p.kc), 0.0)
-        if layout[0] != "N":  # a column's lines, or their pages, leave before the next tile's rows are read
-            cycles += FAR_A * rows * far
+        if layout[0] != "N":
+            cycles += rows * (FAR_A * far + (ALIASED_A if step % 4096 == 0 and p.kc > 64 else 0.0))
     resume = rows * columns * 2.5 if p.k_blocks > 1 else 0.0
     miss = 0.0
     if p.mc * rows * min(1.0, row / 4096) > TLB:
