@@ -38,6 +38,8 @@ TOP = 8
 ROUNDS = 7
 NUMBER, REPEAT_MS = 3, 100
 """Upstream's: runs in a measurement at the least, and how long it lasts at the least."""
+RULES = "llvm"
+"""Upstream's rules for CPUs. Those for AVX-512 and VNNI add intrinsics for products of bytes to them, nothing for floats."""
 
 
 def target_of() -> Any:
@@ -109,6 +111,8 @@ def search(name: str, trials: int, before: Sequence[str], kept: Path) -> list[tu
                     found.append((costs[p][0], shutil.copy(p, str(kept / f"{len(found)}.so"))))
             return [Future(costs[p][0] if p in costs else None) for p in paths]
 
+    kinds = {"sch_rules": ms.ScheduleRule, "postprocs": ms.Postproc, "mutator_probs": ms.Mutator}
+    rules = {name: kind.create(RULES) for name, kind in kinds.items()}
     with tempfile.TemporaryDirectory() as folder:
         ms.tir_integration.tune_tir(
             mod=matmul(name),
@@ -118,6 +122,7 @@ def search(name: str, trials: int, before: Sequence[str], kept: Path) -> list[tu
             num_trials_per_iter=32,
             builder=ms.builder.LocalBuilder(max_workers=THREADS, timeout_sec=TIMEOUT_S, f_build=own.build, f_export=own.export),
             runner=Apart(),
+            space=ms.space_generator.PostOrderApply(**rules),
             num_tuning_cores=THREADS,
             seed=0,
         )

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from tilegrad._base import settings
+from tilegrad._base.errors import ScheduleError
 from tilegrad._base.target import Target
 from tilegrad.tuner.builder import LocalBuilder, candidate_path, reference_path
 from tilegrad.tuner.runner import LocalRunner
@@ -129,8 +130,9 @@ class Sweep:
     def __init__(self, name: str, built: Path) -> None:
         self.name, self.task = name, task_of(name)
         space = Space(self.task)
-        self.labels = dict.fromkeys(space.keys, "space") | {canonical(c): "outside" for c in outside(space)}
-        self.configs = {canonical(c): c for c in [*space.configs, *outside(space)]}
+        others = {canonical(c): c for c in outside(space)}
+        self.labels = dict.fromkeys(space.keys, "space") | dict.fromkeys(others, "outside")
+        self.configs = dict(zip(space.keys, space.configs, strict=True)) | others
         self.folder = built
         self._workload = self.task.workload.json()
 
@@ -201,8 +203,19 @@ def top(costs: Mapping[str, float], count: int) -> list[str]:
     return sorted(costs, key=lambda k: costs[k])[:count]
 
 
+def legal(task: Task, config: dict[str, Any]) -> bool:
+    """Whether the template makes a kernel of ``config``."""
+    from tilegrad import schedules
+
+    try:
+        schedules.schedule(task.func, task.target, config)
+    except ScheduleError:
+        return False
+    return True
+
+
 def outside(space: Space) -> list[dict[str, Any]]:
-    """OUTSIDE seeded configs that the space leaves out: every knob's values freely combined, and further values."""
+    """OUTSIDE seeded, legal configs that the space leaves out: every knob's values freely combined, and further values."""
     knobs: dict[str, list[Any]] = {}
     for config in space.configs:
         for k, v in config.items():
@@ -215,8 +228,8 @@ def outside(space: Space) -> list[dict[str, Any]]:
     out: dict[str, dict[str, Any]] = {}
     for _ in itertools.repeat(None, 100 * OUTSIDE):
         config = {k: chance.choice(v) for k, v in knobs.items()}
-        if canonical(config) not in space.index:
-            out.setdefault(canonical(config), config)
+        if canonical(config) not in space.index and canonical(config) not in out and legal(space.task, config):
+            out[canonical(config)] = config
         if len(out) == OUTSIDE:
             break
     return list(out.values())

@@ -12,11 +12,13 @@ WHEN = "2026-11-30T07:00:00Z"
 RECORDED = [n for n in sweeps.WORKLOADS if sweeps.recorded(n)]
 
 
-def test_what_is_outside_is_seeded_and_not_in_the_space():
+def test_what_is_outside_is_seeded_legal_and_not_in_the_space(monkeypatch):
+    monkeypatch.setattr(sweeps, "OUTSIDE", 20)
     space = Space(sweeps.task_of("square"))
     first, again = sweeps.outside(space), sweeps.outside(space)
     assert first == again and len({canonical(c) for c in first}) == sweeps.OUTSIDE
     assert not {canonical(c) for c in first} & set(space.keys)
+    assert all(sweeps.legal(space.task, c) for c in first) and not sweeps.legal(space.task, first[0] | {"mr": 12, "nr": 32})
 
 
 def test_the_last_measurement_of_a_config_counts(tmp_path, monkeypatch):
