@@ -26,7 +26,7 @@ from tilegrad.tuner.peak import peak_of
 
 SAMPLE_S = 50e-6
 """Shorter samples would time the clock."""
-ATTEMPTS = 4
+ATTEMPTS = 2
 PROFILE_LEAST, PROFILE_ROUNDS, PROFILE_RUNS = 3, 9, 5
 PRIORITY = -15
 """Nice value while measuring, where it is allowed."""
@@ -173,7 +173,7 @@ class Candidate:
         """Seconds of one of ``number`` runs; caches are emptied first in cold mode.
 
         What disturbs a run only lengthens it: the lower quartile of short samples counts, and a series during which the
-        system took a core away is made again, a few times.
+        system took a core away is made again, once: the median of the series stands a few that are not.
         """
         for _ in range(ATTEMPTS):
             before = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw

@@ -20,6 +20,9 @@ LONG_S = 0.5
 """Time after which a candidate is measured well enough, once it has three repeats."""
 CLEARLY_SLOWER = 2.0
 """A candidate this much slower than the best needs no more than two repeats."""
+SLOWER = 1.05
+"""One whose fastest repeat is this much slower needs no more than three: it is not the best, and by how much need not be known
+to a percent."""
 ROUNDS_LEAST, ROUNDS_MOST = 5, 15
 COMPARE_S = 4.0
 """Seconds that a comparison may take, once it has ROUNDS_LEAST rounds."""
@@ -41,7 +44,7 @@ def measure(timer: Timer, best_s: float | None, hot: bool = True) -> list[float]
         return [*costs, timer(number)]
     spent = number * costs[0]
     while len(costs) < MOST and not (len(costs) >= LEAST and stats.settled(costs, CONFIDENCE)):
-        if len(costs) >= 3 and spent > LONG_S:
+        if len(costs) >= 3 and (spent > LONG_S or (best_s is not None and min(costs) > SLOWER * best_s)):
             break
         costs.append(timer(number))
         spent += number * costs[-1]
