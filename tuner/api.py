@@ -6,6 +6,7 @@ import hashlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 from tilegrad._base import settings
@@ -145,10 +146,10 @@ class Strategies:
 
     def __call__(self, space: Space) -> Strategy:
         task, name = space.task, space.task.template.name
-        foreign = foreign_rows(task, self._database.related(task)) if self._xgboost else cost_model.Rows()
+        foreign = cache(lambda: foreign_rows(task, self._database.related(task)))  # asked for after the first trials
         model = cost_model.CostModel(self._xgboost, self._seed) if self._xgboost else None
         hints = self._database.hints(task)
-        search = Search(space, seed=self._seed, hints=hints, model=model, related=lambda: self._pool.rows(name, search, foreign))
+        search = Search(space, seed=self._seed, hints=hints, model=model, related=lambda: self._pool.rows(name, search, foreign()))
         self._pool.join(name, search)
         return search
 

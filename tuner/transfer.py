@@ -42,6 +42,8 @@ def foreign_rows(task: Task, records: Iterable[Record]) -> Rows:
     for group in groups.values():
         if len(rows) >= MOST:
             break
+        if len(group) < 2:  # its own reference: it says nothing
+            continue
         try:
             _add_group(rows, task, group)
         except Exception as e:  # any template may meet any log

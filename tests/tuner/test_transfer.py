@@ -46,9 +46,18 @@ def test_records_that_the_template_cannot_read_are_left_out():
     template = Described()
     bad = Record("fake/1", {"no": "op"}, TARGET.record(), {"a": 1, "b": 0}, "ok", (1.0,))
     older = record(64, {"other": "knobs"}, 1.0)
-    assert len(foreign_rows(task(template=template), [bad])) == 0
-    assert len(foreign_rows(task(template=template), [older])) == 0
-    assert len(foreign_rows(task(template=template), [bad, older, record(32, {"a": 1, "b": 0}, 1.0)])) == 1
+    good = [record(32, {"a": a, "b": 0}, 1.0) for a in (1, 2)]
+    for unread in (bad, older):
+        assert len(foreign_rows(task(template=template), [unread] * 2)) == 0
+    assert len(foreign_rows(task(template=template), [bad, bad, older, older, *good])) == 2
+
+
+def test_a_single_trial_of_a_workload_says_nothing_and_costs_nothing():
+    class Costly(Described):
+        def default(self, workload, target):
+            raise AssertionError("the default of a workload with one trial was computed")
+
+    assert len(foreign_rows(task(template=Costly()), [record(m, {"a": 1, "b": 0}, 1.0) for m in (32, 64)])) == 0
 
 
 def test_searches_of_one_session_teach_each_other():
