@@ -149,7 +149,11 @@ class Strategies:
         foreign = cache(lambda: foreign_rows(task, self._database.related(task)))  # asked for after the first trials
         model = cost_model.CostModel(self._xgboost, self._seed) if self._xgboost else None
         hints = self._database.hints(task)
-        search = Search(space, seed=self._seed, hints=hints, model=model, related=lambda: self._pool.rows(name, search, foreign()))
+
+        def related() -> cost_model.Rows:
+            return self._pool.rows(name, search, foreign())
+
+        search = Search(space, seed=self._seed, hints=hints, model=model, related=related)
         self._pool.join(name, search)
         return search
 
