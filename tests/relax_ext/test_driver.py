@@ -33,7 +33,8 @@ def test_training_steps_in_the_library(momentum: bool) -> None:
         got = context.run("step", {**given, **states})
         np.testing.assert_allclose(got["loss"], want["loss"], rtol=1e-5)
         for name, value in states.items():
-            np.testing.assert_allclose(value, want[name], rtol=1e-4, atol=1e-5, err_msg=name)
+            size = float(np.abs(want[name]).max())  # float32 sums in two orders; an element may nearly cancel
+            np.testing.assert_allclose(value, want[name], rtol=1e-4, atol=1e-5 * max(1.0, size), err_msg=name)
 
 
 def test_views_of_inputs_states_and_temporaries() -> None:
