@@ -40,7 +40,8 @@ TLB, TLB_BYTES = 64, 6 << 20
 MISS, WALK = 30.0, 50.0
 """Cycles that a row of a tile of C costs more where the rows of an M block miss the first-level TLB, and C the second."""
 FAR_A, ALIASED_A = 0.35, 1.0
-"""Cycles a step of K that a row of an A in columns costs where its lines leave before the next tile needs them."""
+"""Cycles a step of K that a row of an A in columns costs where its lines leave L1 before the next tile needs them, and where
+they share a few of its sets."""
 BEYOND_L1, BEYOND_L2 = 0.08, 1.5
 """Cycles a step of K: of a vector of B whose panel overflows its share of L1, of a tile whose A block overflows its one of L2."""
 L1_SHARE, L2_SHARE = 0.45, 0.25
@@ -251,7 +252,7 @@ def _micro(p: Plan, layout: str, elem: int, rows: float, columns: float) -> tupl
             cycles += 0.8 * (1 - TLB / pages)
     if not config["pack_a"]:
         step = (p.size.k if layout[0] == "N" else p.size.m) * elem
-        # a column's lines, or their pages, leave before the next tile's rows are read; or its lines share a few sets of L1
+        # a column's lines, or their pages, leave before the next tile's rows are read
         far = max(1 - TLB / (p.kc * min(1.0, step / 4096)), 1 - L1_SHARE * target.l1_bytes / (64 * p.kc), 0.0)
         if layout[0] != "N":
             cycles += rows * (FAR_A * far + (ALIASED_A if step % 4096 == 0 and p.kc > 64 else 0.0))
