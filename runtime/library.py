@@ -218,11 +218,11 @@ class Context:
         """Every state and hyperparameter by name, as ``state`` returns it."""
         return {name: self.state(name) for name in self.library.states}
 
-    def benchmark(self, entry: str, args: Arrays, number: int = 1, repeat: int = 1) -> list[float]:
-        """Seconds a run, for each of ``repeat`` series of ``number`` runs, timed in C after one run to warm up."""
+    def benchmark(self, entry: str, args: Arrays, number: int = 1, repeat: int = 1, *, warm_up: bool = True) -> list[float]:
+        """Seconds a run, for each of ``repeat`` series of ``number`` runs, timed in C; ``warm_up``: after one run more."""
         index, pointers, keep = self._timed(entry, args, number, repeat)
         seconds = np.empty(repeat)
-        for n, r in ((1, 1), (number, repeat)):
+        for n, r in ([(1, 1)] if warm_up else []) + [(number, repeat)]:
             status = self._f.benchmark(self._live(), index, pointers, n, r, seconds.ctypes.data)
             if status:
                 raise self._error(status, entry)

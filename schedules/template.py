@@ -37,6 +37,12 @@ class Workload:
         """Canonical text; equal workloads have equal keys."""
         return json.dumps(self.json(), sort_keys=True, separators=(",", ":"))
 
+    @classmethod
+    def parse(cls, key: str) -> Workload:
+        """The workload that a key stands for; ``flops`` and ``bytes`` are not in it."""
+        fields = json.loads(key)
+        return cls(fields.pop("op"), fields)
+
 
 @dataclass(frozen=True)
 class Scheduled:

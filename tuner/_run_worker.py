@@ -26,7 +26,8 @@ from tilegrad.tuner.peak import peak_of
 
 SAMPLE_S = 50e-6
 """Shorter samples would time the clock."""
-ATTEMPTS = 2
+ATTEMPTS, DISTURBED = 2, 1.01
+"""A series during which the system took a core away is made again where it is this much slower than the fastest so far."""
 PROFILE_LEAST, PROFILE_ROUNDS, PROFILE_RUNS = 3, 9, 5
 PRIORITY = -15
 """Nice value while measuring, where it is allowed."""
@@ -63,6 +64,11 @@ class Worker:
             costs = timing.measure(candidate.timer, best_s, self._hot)
             candidate.check(self._expected)
         return {"status": "ok", "costs_s": costs}
+
+    def glance(self, path: str) -> dict[str, Any]:
+        """Time one that was measured before, briefly."""
+        with self._open(path) as candidate:
+            return {"status": "ok", "costs_s": timing.glance(candidate.timer, self._hot)}
 
     def compare(self, paths: list[str], seconds: float | None = None) -> dict[str, Any]:
         """Time several candidates in turns, for about ``seconds``."""
@@ -147,7 +153,7 @@ class Candidate:
     """A loaded library with arrays for its one entry."""
 
     def __init__(self, context: Context, inputs: list[np.ndarray], flush: np.ndarray | None) -> None:
-        self._context, self._flush, self._once = context, flush, 0.0
+        self._context, self._flush, self._once, self._fastest = context, flush, 0.0, math.inf
         ports = context.library.entries["run"]
         self._dtypes = [p.dtype for p in ports[len(inputs) :]]
         self.args = {p.name: x for p, x in zip(ports, inputs, strict=False)}
@@ -172,14 +178,15 @@ class Candidate:
     def timer(self, number: int) -> float:
         """Seconds of one of ``number`` runs; caches are emptied first in cold mode.
 
-        What disturbs a run only lengthens it: the lower quartile of short samples counts, and a series during which the
-        system took a core away is made again, once: the median of the series stands a few that are not.
+        What disturbs a run only lengthens it: the lower quartile of short samples counts, and a series that was disturbed is
+        made again, once: the median of the series stands a few that are not.
         """
         for _ in range(ATTEMPTS):
             before = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
             value = float(np.quantile(self._samples(number), 0.25))
-            if resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw == before:
+            if value <= DISTURBED * self._fastest or resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw == before:
                 break
+        self._fastest = min(self._fastest, value)
         return value
 
     def _samples(self, number: int) -> list[float]:
@@ -190,7 +197,7 @@ class Candidate:
             self._prepared()
             return [time.perf_counter() - start]
         inner = min(number, math.ceil(SAMPLE_S / self._once)) if self._once else 1
-        costs = self._context.benchmark("run", self.args, inner, math.ceil(number / inner))
+        costs = self._context.benchmark("run", self.args, inner, math.ceil(number / inner), warm_up=False)
         self._once = min(costs)
         return costs
 
@@ -234,6 +241,7 @@ if __name__ == "__main__":
         {
             "task": main.task,
             "measure": lambda **kw: answering(main, **kw),
+            "glance": main.glance,
             "compare": main.compare,
             "profile": main.profile,
             "peak": peak,

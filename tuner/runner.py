@@ -78,9 +78,9 @@ class LocalRunner:
         with alone():
             return process.ask(do, timeout_s, **arguments)
 
-    def _outcome(self, task: Task, path: str, best_s: float | None) -> Outcome:
+    def _outcome(self, task: Task, do: str, path: str, **arguments: Any) -> Outcome:
         try:
-            answer = self._ask(task, "measure", self._timeout_s, path=path, best_s=best_s)
+            answer = self._ask(task, do, self._timeout_s, path=path, **arguments)
         except WorkerTimeout as e:
             return Outcome("run_timeout", None, str(e))
         except WorkerDied as e:
@@ -94,9 +94,9 @@ class LocalRunner:
         for i, path in enumerate(paths):
             drift = None
             if reference is not None and i % REFERENCE_EVERY == 0 and path != reference:
-                timed = self._outcome(task, reference, None)
+                timed = self._outcome(task, "glance", reference)
                 drift = min(timed.costs_s) if timed.costs_s else None
-            outcome = self._outcome(task, path, best_s)
+            outcome = self._outcome(task, "measure", path, best_s=best_s)
             if outcome.costs_s:
                 best_s = min(best_s if best_s is not None else math.inf, *outcome.costs_s)
             yield Outcome(outcome.status, outcome.costs_s, outcome.error, drift)

@@ -34,6 +34,8 @@ RESERVE, MOST_RESERVE = 0.1, 0.3
 """Share of a time budget that is kept for the final comparisons: the first, and more for many tasks, up to the second."""
 COMPARISON_S = 1.0
 """Seconds that are kept for the comparison of one task."""
+TRIAL_S = 0.5
+"""About what a trial takes: few seconds are spread over the tasks as few trials are."""
 LEAST_COMPARISON_S = 0.2
 """With less than this for a task, its trials decide."""
 
@@ -179,7 +181,7 @@ class Session:
             elif not len(s.space):
                 s.done, s.error = "empty", "the space of legal configs is empty"
         # Few trials are spread: every task measures its default before any goes on.
-        share = max(1, (self._limits.trials or BATCH * len(self._states)) // max(1, len(self._states)))
+        share = max(1, self._affordable() // max(1, len(self._states)))
         for s in sorted(self._states, key=lambda s: (-s.saving if len(s.space) else 0.0, s.index)):
             if s.done is None and not self._stop():
                 self._round(s, share)
@@ -188,6 +190,12 @@ class Session:
             if not open_states:
                 return
             self._round(max(open_states, key=lambda s: (s.saving, -s.index)))
+
+    def _affordable(self) -> int:
+        """Trials that the limits leave room for; a batch a task at the most."""
+        limits, most = self._limits, BATCH * len(self._states)
+        by_time = most if limits.seconds is None else int((limits.seconds - self._reserve(limits.seconds)) / TRIAL_S)
+        return min(most, by_time, limits.trials or most)
 
     def _stop(self) -> bool:
         """Whether a limit of the whole session is met; marks the tasks that it ends."""

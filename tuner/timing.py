@@ -16,8 +16,8 @@ LEAST, MOST = 5, 25
 """Repeats of a candidate that is worth measuring."""
 CONFIDENCE = 0.01
 """Wanted half-width of the median's 95 % interval, relative."""
-LONG_S = 0.5
-"""Time after which a candidate is measured well enough, once it has three repeats."""
+LONG_S = 0.25
+"""Time after which a candidate is measured well enough, once it has three repeats: the best are compared again at the end."""
 CLEARLY_SLOWER = 2.0
 """A candidate this much slower than the best needs no more than two repeats."""
 SLOWER = 1.05
@@ -51,6 +51,12 @@ def measure(timer: Timer, best_s: float | None, hot: bool = True) -> list[float]
     return costs
 
 
+def glance(timer: Timer, hot: bool = True) -> list[float]:
+    """Seconds per run of LEAST repeats: enough to see that the machine's speed has changed."""
+    number = number_for(timer(1), hot)
+    return [timer(number) for _ in range(LEAST)]
+
+
 def compare(timers: Sequence[Timer], hot: bool = True, seconds: float | None = None) -> list[list[float]]:
     """Seconds per run of several kernels, measured in turns; every other round in reverse, so that drift meets all alike.
 
@@ -65,6 +71,8 @@ def compare(timers: Sequence[Timer], hot: bool = True, seconds: float | None = N
             break
         order = range(len(timers)) if turn % 2 == 0 else range(len(timers) - 1, -1, -1)
         for i in order:
+            if hot:
+                timers[i](1)  # the others were there in between
             costs[i].append(timers[i](numbers[i]))
             spent += numbers[i] * costs[i][-1]
     return costs

@@ -7,7 +7,6 @@ tuner and the whole of the untuned choice, so one mechanism: ``default`` is the 
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from functools import lru_cache
@@ -66,6 +65,9 @@ def accumulator(short: str) -> str:
     return {"f64": "float64"}.get(short, "float32" if "f" in short else "int64" if short == "i64" else "int32")
 
 
+MOST = 2000
+"""Configs of a space: of more than this, as for many threads, those that the model finds the cheapest."""
+
 KNOBS: dict[str, type] = {
     "form": str, "mr": int, "nr": int, "kc": int, "nc": int, "mc": int, "split": list, "pack_a": bool, "pack_b": bool
 }  # fmt: skip
@@ -89,8 +91,8 @@ def space(workload: Workload, target: Target) -> list[Config]:
 
 @lru_cache(maxsize=256)
 def _space(key: str, target: Target) -> tuple[Config, ...]:
-    fields = json.loads(key)
-    size = size_of(fields)
+    workload = Workload.parse(key)
+    fields, size = workload.fields, size_of(workload.fields)
     lanes = max(1, target.vector_bytes // element_bytes(size.acc))
     columns = size.segments * ceildiv(size.n, lanes) * lanes
     k_blocks = (8, 16, 64, 256, 1024) if size.m <= 16 else (128, 256, 384, 512, 1024)
@@ -106,7 +108,11 @@ def _space(key: str, target: Target) -> tuple[Config, ...]:
                         numbers = (form, plan.mr, plan.nr, plan.kc, plan.nc, plan.mc, plan.splits)
                         for pa, pb in _packing(fields, plan):
                             out.setdefault((*numbers, pa, pb), {**base, "pack_a": pa, "pack_b": pb})
-    return tuple(out.values())
+    configs = tuple(out.values())
+    if len(configs) <= MOST:
+        return configs
+    cost = [estimate(workload, c, target) for c in configs]
+    return tuple(configs[i] for i in sorted(sorted(range(len(cost)), key=cost.__getitem__)[:MOST]))
 
 
 def _tiles(fields: Mapping[str, Any], target: Target, size: Size, lanes: int) -> list[tuple[str, int, int]]:
@@ -279,8 +285,7 @@ def _pack_cost(workload: Workload, layout: str) -> float:
 
 @lru_cache(maxsize=1024)
 def _default(key: str, target: Target) -> Config:
-    fields = json.loads(key)
-    workload = Workload(fields.pop("op"), fields)
+    workload = Workload.parse(key)
     return min(_space(key, target), key=lambda c: estimate(workload, c, target))
 
 

@@ -6,7 +6,6 @@ image's way from the level of memory that holds it. ``default`` is the cheapest 
 
 from __future__ import annotations
 
-import json
 import math
 from functools import lru_cache
 from typing import Any
@@ -42,7 +41,7 @@ def space(workload: Workload, target: Target) -> list[Config]:
 
 @lru_cache(maxsize=256)
 def _space(key: str, target: Target) -> tuple[Config, ...]:
-    shape = _shape(_of_key(key))
+    shape = _shape(Workload.parse(key))
     out: dict[tuple[int, ...], Config] = {}
     for rows in (1, 2, 3, 4, 6, 7, 8):
         for vectors in (1, 2, 3, 4):
@@ -65,11 +64,6 @@ def _bands(plan: Plan, band: int) -> tuple[int, ...]:
         return (band,)
     shared = min(band, max(1, ceildiv(plan.tiles, ceildiv(plan.target.threads, plan.shape.outer))))
     return (shared,) if plan.shape.channels == 1 else (shared, band)
-
-
-def _of_key(key: str) -> Workload:
-    fields = json.loads(key)
-    return Workload(fields.pop("op"), fields)
 
 
 def _registers(p: Plan) -> int:
@@ -145,7 +139,7 @@ def _busiest(p: Plan) -> float:
 
 @lru_cache(maxsize=1024)
 def _default(key: str, target: Target) -> Config:
-    return min(_space(key, target), key=lambda c: estimate(_of_key(key), c, target))
+    return min(_space(key, target), key=lambda c: estimate(Workload.parse(key), c, target))
 
 
 def default(workload: Workload, target: Target) -> Config:

@@ -213,6 +213,20 @@ def test_benchmark_and_profile(regression, data):
     assert [name for name, _ in profile] == ["error", "mean_square", "descend"] and all(0 <= s < 1 for _, s in profile)
 
 
+@pytest.mark.parametrize("warm_up, runs", [(True, 13), (False, 12)])
+def test_a_benchmark_runs_what_it_says(regression, data, warm_up, runs):
+    args = {"x": data.x, "y": data.y}
+    timed, plain = regression.context(), regression.context()
+    for context in (timed, plain):
+        context.state("lr")[...] = data.lr
+    timed.benchmark("step", args, number=3, repeat=4, warm_up=warm_up)
+    for _ in range(runs - 1):
+        plain.run("step", args)
+    assert not np.array_equal(timed.state("w"), plain.state("w"))
+    plain.run("step", args)
+    np.testing.assert_array_equal(timed.state("w"), plain.state("w"))
+
+
 def _bad(data):
     x, y = data.x, data.y
     read_only = data.w.copy()

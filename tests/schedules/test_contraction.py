@@ -16,6 +16,7 @@ from tilegrad.schedules.contraction.canonical import canonicalise
 from tilegrad.schedules.finish import finish
 from tilegrad.schedules.te.matmul import dims, matmul
 from tilegrad.schedules.template import Workload
+from tilegrad.tuning_logs import canonical
 
 TARGET = Target.native(2)
 
@@ -227,6 +228,19 @@ def test_blocks_of_m_fill_the_first_level_cache_and_fit_the_second(m, n, k, bloc
     target = replace(TARGET, l1_bytes=32768, l2_bytes=524288)
     space = TEMPLATE.space(TEMPLATE.match(st.create([*inputs, out])), target)
     assert {c["mc"] for c in space if c["kc"] >= min(k, 256)} == blocks and len(space) <= 2000
+
+
+@pytest.mark.parametrize("threads", [2, 8, 64])
+def test_a_large_space_keeps_what_the_model_finds_cheapest(threads):
+    inputs, out = product(2048, 2048, 2048, "TN")
+    workload, target = TEMPLATE.match(st.create([*inputs, out])), Target.parse("x86-64-v4", threads)
+    space = TEMPLATE.space(workload, target)
+    assert len(space) == 2000 == len({canonical(c) for c in space}) and TEMPLATE.default(workload, target) in space
+    assert TEMPLATE.space(workload, target) == space, "stable"
+    cost = [TEMPLATE.estimate(workload, c, target) for c in space]
+    assert TEMPLATE.default(workload, target) == space[cost.index(min(cost))]
+    dear = {**space[0], "mr": 1, "nr": 16, "kc": 128, "nc": 128, "pack_b": True}  # legal, and far from cheap
+    assert TEMPLATE.estimate(workload, dear, target) > max(cost)
 
 
 def test_a_gathered_block_takes_the_columns_that_the_second_level_holds():

@@ -131,6 +131,21 @@ def test_a_budget_in_seconds():
     assert report.tasks[0].row.done == "budget" and 8 <= len(db.trials) < 200
 
 
+@pytest.mark.parametrize("limits, tried", [({"seconds": 6.0}, 9), ({"trials": 10}, 10), ({"seconds": 2.0}, 3)])
+def test_few_seconds_are_spread_as_few_trials_are(limits, tried):
+    """A trial takes half a second here: no task gets a second one before every task that there is time for had its first."""
+    now = [0.0]
+    s, *_, db = session(
+        [task(f"op{i}", template=BIG) for i in range(10)],
+        lambda t, c: now.__setitem__(0, now[0] + 0.25) or 1.0,  # asked by the builder and by the runner
+        limits=Limits(**limits),
+        clock=lambda: now[0],
+    )
+    s.run()
+    first = [r.workload_key for r in db.trials[:10]]
+    assert len(set(first)) == len(first) == tried
+
+
 @pytest.mark.parametrize("tasks", [1, 40])
 @pytest.mark.parametrize("whole", [False, True])
 def test_a_budget_holds_with_many_tasks(tasks, whole):
