@@ -11,7 +11,7 @@ import functools
 import inspect
 import operator
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -100,6 +100,18 @@ def _tensor(value: Any) -> Any:
     return as_tensor(value)
 
 
+def _module(value: Any) -> Any:
+    if not hasattr(value, "named_modules"):
+        raise _Wrong("a Module")
+    return value
+
+
+def _modules(value: Any) -> Any:
+    if not isinstance(value, Mapping):
+        raise _Wrong("Modules by name")
+    return value
+
+
 def _either(what: str, *rules: Rule) -> Rule:
     def rule(value: Any) -> Any:
         for r in rules:
@@ -137,6 +149,9 @@ _RULES: dict[str, Rule] = {
     "Tensor": _tensor,
     "Callable[..., Any]": _function,
     "Fn": _function,
+    "Module": _module,
+    "Iterable[Module]": _list("Modules", _module),
+    "Mapping[str, Module]": _modules,
 }
 _RULES |= {f"{name} | None": _or_none(rule) for name, rule in _RULES.items()}
 

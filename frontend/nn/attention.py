@@ -133,7 +133,7 @@ class TransformerEncoderLayer(Module):
 class TransformerEncoder(Module):
     """A stack of copies of a layer."""
 
-    def __init__(self, encoder_layer: TransformerEncoderLayer, num_layers: int, norm: Module | None = None) -> None:
+    def __init__(self, encoder_layer: Module, num_layers: int, norm: Module | None = None) -> None:
         super().__init__()
         self.layers = ModuleList(clone(encoder_layer) for _ in range(num_layers))
         self.norm = norm

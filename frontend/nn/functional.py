@@ -22,6 +22,7 @@ from tilegrad.frontend.nn.losses import (
     smooth_l1_loss,
     softplus,
 )
+from tilegrad.frontend.nn.normalisation import dropout, group_norm, layer_norm, rms_norm
 from tilegrad.frontend.nn.scaled_dot_product import scaled_dot_product_attention
 from tilegrad.frontend.recording import fail_line
 from tilegrad.frontend.tensor import Tensor
@@ -310,11 +311,11 @@ def normalize(x: Any, axis: int = 1, eps: float = 1e-12) -> Tensor:
 
 __all__ = [
     "adaptive_avg_pool", "adaptive_avg_pool2d", "avg_pool1d", "avg_pool2d", "avg_pool3d", "binary_cross_entropy",
-    "binary_cross_entropy_with_logits", "conv1d", "conv2d", "conv3d", "conv_transpose", "cross_entropy", "elu", "gelu", "glu",
-    "hardsigmoid", "hardswish", "hardtanh", "huber_loss", "kl_div", "l1_loss", "leaky_relu", "linear", "log_softmax",
-    "logsigmoid", "max_pool1d", "max_pool2d", "max_pool3d", "mish", "mse_loss", "nll_loss", "normalize", "pad", "prelu",
-    "relu", "relu6", "scaled_dot_product_attention", "selu", "sigmoid", "silu", "smooth_l1_loss", "softmax", "softplus",
-    "tanh",
+    "binary_cross_entropy_with_logits", "conv1d", "conv2d", "conv3d", "conv_transpose", "cross_entropy", "dropout", "elu",
+    "gelu", "glu", "group_norm", "hardsigmoid", "hardswish", "hardtanh", "huber_loss", "kl_div", "l1_loss", "layer_norm",
+    "leaky_relu", "linear", "log_softmax", "logsigmoid", "max_pool1d", "max_pool2d", "max_pool3d", "mish", "mse_loss",
+    "nll_loss", "normalize", "pad", "prelu", "relu", "relu6", "rms_norm", "scaled_dot_product_attention", "selu", "sigmoid",
+    "silu", "smooth_l1_loss", "softmax", "softplus", "tanh",
 ]  # fmt: skip
 
 

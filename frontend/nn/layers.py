@@ -225,7 +225,7 @@ class Sequential(Module):
             else ((str(i), m) for i, m in enumerate(layers))
         )
         for name, m in named:
-            setattr(self, name, m)
+            self.add_module(name, m)
 
     def forward(self, x: Any) -> Any:
         for m in self._modules.values():
@@ -234,7 +234,7 @@ class Sequential(Module):
 
     def append(self, m: Module) -> Sequential:
         """Add a layer at the end."""
-        setattr(self, str(len(self)), m)
+        self.add_module(str(len(self)), m)
         return self
 
     def __len__(self) -> int:
@@ -258,7 +258,7 @@ class ModuleList(Module):
 
     def append(self, m: Module) -> ModuleList:
         """Add a module at the end."""
-        setattr(self, str(len(self)), m)
+        self.add_module(str(len(self)), m)
         return self
 
     def __len__(self) -> int:
@@ -280,7 +280,7 @@ class ModuleDict(Module):
             self[k] = m
 
     def __setitem__(self, key: str, m: Module) -> None:
-        setattr(self, key, m)
+        self.add_module(key, m)
 
     def __getitem__(self, key: str) -> Module:
         return self._modules[key]

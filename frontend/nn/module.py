@@ -76,6 +76,20 @@ class Module:
                 return
         object.__delattr__(self, name)
 
+    def add_module(self, name: str, module: Module) -> None:
+        """Add a submodule by name.
+
+        Raises UsageError for what is no Module, and for a name that is empty, has a dot or is another attribute's.
+        """
+        where = f"{type(self).__name__}, module {name!r}"
+        if not isinstance(module, Module):
+            hint = "Functions have layers, relu nn.ReLU(), or are called in a Module's forward; a list is given as *layers."
+            raise UsageError(where, f"a {type(module).__name__}", "a Module", hint)
+        if not isinstance(name, str) or not name or "." in name or (name not in self._modules and hasattr(self, name)):
+            taken = f"the name of {type(self).__name__}.{name}" if isinstance(name, str) and hasattr(self, name) else "this name"
+            raise UsageError(where, taken, "a string of its own, without dots")
+        setattr(self, name, module)
+
     def register_parameter(self, name: str, value: Parameter | None) -> None:
         """Add a parameter; None reserves the name."""
         self._open()

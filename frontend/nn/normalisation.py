@@ -19,36 +19,42 @@ from tilegrad.frontend.tensor import Tensor, tensor
 
 
 def layer_norm(
-    x: Any, shape: Sequence[int], weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
+    x: Any, normalized_shape: int | Sequence[int], weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
 ) -> Tensor:
-    """Zero mean and unit variance over the last axes, whose extents are ``shape``; then scaled and shifted."""
+    """Zero mean and unit variance over the last axes, whose extents are ``normalized_shape``; then scaled and shifted."""
     x = as_tensor(x)
-    shape = tuple(shape)
-    if x.shape[x.ndim - len(shape) :] != shape:
-        raise ShapeError(fail_line() + "layer_norm", f"an input of shape {x.shape}", f"last extents {shape}")
-    y = _standardised(x, tuple(range(x.ndim - len(shape), x.ndim)), eps)
+    y = _standardised(x, _last_axes(x, normalized_shape, "layer_norm"), eps)
     y = y if weight is None else y * weight
     return y if bias is None else y + bias
 
 
-def rms_norm(x: Any, shape: Sequence[int], weight: Tensor | None = None, eps: float | None = None) -> Tensor:
+def rms_norm(x: Any, normalized_shape: int | Sequence[int], weight: Tensor | None = None, eps: float | None = None) -> Tensor:
     """Divided by the root mean square over the last axes (Zhang and Sennrich 2019)."""
     x = as_tensor(x)
-    axes = tuple(range(x.ndim - len(shape), x.ndim))
+    axes = _last_axes(x, normalized_shape, "rms_norm")
     eps = float(np.finfo(x.dtype).eps) if eps is None else eps
     y = x * F.rsqrt((x * x).mean(axes, True) + eps)
     return y if weight is None else y * weight
 
 
-def group_norm(x: Any, groups: int, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5) -> Tensor:
+def group_norm(x: Any, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5) -> Tensor:
     """Zero mean and unit variance over each group of channels of [N, C, ...] (Wu and He 2018)."""
     x = as_tensor(x)
-    if x.shape[1] % groups:
-        raise ShapeError(fail_line() + "group_norm", f"{x.shape[1]} channels in {groups} groups", "a divisor")
-    y = _standardised(x.reshape(x.shape[0], groups, -1), (2,), eps).reshape(x.shape)
+    if x.ndim < 2 or x.shape[1] % num_groups:
+        raise ShapeError(fail_line() + "group_norm", f"{x.shape} in {num_groups} groups", "[N, C, ...], C a multiple of them")
+    y = _standardised(x.reshape(x.shape[0], num_groups, -1), (2,), eps).reshape(x.shape)
     channels = (-1, *(1,) * (x.ndim - 2))
     y = y if weight is None else y * weight.reshape(channels)
     return y if bias is None else y + bias.reshape(channels)
+
+
+def _last_axes(x: Tensor, extents: int | Sequence[int], where: str) -> tuple[int, ...]:
+    """The axes that ``extents`` names. Raises ShapeError where x does not end in them."""
+    shape = (extents,) if isinstance(extents, int) else tuple(extents)
+    axes = tuple(range(x.ndim - len(shape), x.ndim))
+    if len(shape) > x.ndim or x.shape[x.ndim - len(shape) :] != shape:
+        raise ShapeError(fail_line() + where, f"an input of shape {x.shape}", f"last extents {shape}")
+    return axes
 
 
 def _standardised(x: Tensor, axes: tuple[int, ...], eps: float) -> Tensor:
@@ -73,8 +79,6 @@ def _standardised(x: Tensor, axes: tuple[int, ...], eps: float) -> Tensor:
 
 def dropout(x: Any, p: float = 0.5, training: bool = True) -> Tensor:
     """Each element zero with probability ``p``, the rest scaled by 1 / (1 - p); nothing outside training."""
-    if not 0 <= p <= 1:
-        raise UsageError(fail_line() + "dropout, argument 'p'", str(p), "a probability")
     x = as_tensor(x)
     if not training or p == 0:
         return x

@@ -151,6 +151,25 @@ def test_initial_distribution_is_pytorchs(name):
         assert abs(np.abs(v).max() - np.abs(t).max()) <= 0.35 * np.abs(t).max()
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda f, x, w, b: f.layer_norm(x, (6,), w, b, 1e-3),
+        lambda f, x, w, b: f.layer_norm(x, (4, 6)),
+        lambda f, x, w, b: f.rms_norm(x, (6,), w, 1e-3),
+        lambda f, x, w, b: f.group_norm(x, 2, w[:4], b[:4], 1e-3),
+        lambda f, x, w, b: f.dropout(x, 0.5, training=False),
+        lambda f, x, w, b: f.dropout(x, 0.0),
+    ],
+)
+def test_functions_of_normalisation_are_pytorchs(function):
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal(s).astype("float32") for s in ((3, 4, 6), (6,), (6,))]
+    with virtual_machine():
+        ours = function(nn.functional, *map(tg.tensor, arrays)).numpy()
+    np.testing.assert_allclose(ours, function(torch.nn.functional, *map(torch.tensor, arrays)).numpy(), rtol=1e-5, atol=1e-6)
+
+
 def test_seed_repeats_weights_and_dropout():
     def draw():
         tg.manual_seed(7)
