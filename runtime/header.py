@@ -14,6 +14,12 @@ C_TYPES = {
     **{f"{u}int{n}": f"{u}int{n}_t" for u in ("", "u") for n in (8, 16, 32, 64)},
 }  # fmt: skip
 
+_MACROS = re.compile(
+    r"[A-Z][A-Z0-9_]\w*|I|errno|std(in|out|err)|complex|imaginary|noreturn|math_errhandling|linux|unix|sched_priority"
+    r"|s[ait]_\w+|sigev_notify_\w+"
+)
+"""Names that may be macros where the header is included: capitals, and what the C library and the compiler define in small
+letters (the test asks a compiler)."""
 _OURS = frozenset(("ctx", "args", "batch", "get", "check"))
 """What the wrappers call their own."""
 
@@ -36,12 +42,14 @@ def header(manifest: Mapping[str, Any], notes: Mapping[str, str]) -> str:
 
 
 def identifiers(ports: tuple[Port, ...]) -> dict[str, str]:
-    """A C identifier for every port's name: distinct, no keyword of C or C++, none of the wrappers' own names."""
+    """A C identifier for every port's name: distinct, no keyword of C or C++, no macro, none of the wrappers' own names."""
     found: dict[str, str] = {}
     for p in ports:
         word = re.sub(r"[^A-Za-z0-9_]", "_", p.name) or "_"
         word = f"_{word}" if word[0].isdigit() else word
-        while word in KEYWORDS | _OURS or word.lower() in map(str.lower, found.values()):
+        if word in KEYWORDS | _OURS or _MACROS.fullmatch(word):
+            word += "_"
+        while word.lower() in map(str.lower, found.values()):
             word += "_"
         found[p.name] = word
     return found

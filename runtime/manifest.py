@@ -28,9 +28,10 @@ FUNCTIONS = (
 KEYWORDS = frozenset(
     "auto break case char const continue default do double else enum extern float for goto if inline int long register restrict "
     "return short signed sizeof static struct switch typedef union unsigned void volatile while "
-    "alignas alignof and asm bool catch class compl concept constexpr decltype delete dynamic_cast explicit export false friend "
-    "mutable namespace new noexcept not nullptr operator or private protected public reinterpret_cast requires static_assert "
-    "static_cast template this thread_local throw true try typeid typename using virtual wchar_t xor".split()
+    "alignas alignof and and_eq asm bitand bitor bool catch class compl concept constexpr decltype delete dynamic_cast explicit "
+    "export false friend mutable namespace new noexcept not not_eq nullptr operator or or_eq private protected public "
+    "reinterpret_cast requires static_assert static_cast template this thread_local throw true try typeid typename using virtual "
+    "wchar_t xor xor_eq".split()
 )
 """Of C and C++."""
 

@@ -16,7 +16,7 @@ import pytest
 
 from tilegrad import runtime
 from tilegrad.runtime import builder, example, header, safetensors, wrapper
-from tilegrad.runtime.manifest import TAKEN
+from tilegrad.runtime.manifest import TAKEN, Port
 
 C = Path(__file__).parent / "c"
 STRICT = ("-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic")
@@ -131,6 +131,23 @@ def test_names_that_are_no_identifiers(kit, tmp_path):
         '#include "odd.hpp"\nint main() { odd_cpp::Context c; float x[64] = {1}; c.sum(x, x, x, x, x + 0); }\n'
     )
     compile_c(tmp_path, tmp_path / "odd.cpp", "-L.", "-lodd", compiler="c++", flags=("-std=c++17", "-Wall", "-Wextra", "-Werror"))
+
+
+def test_no_port_is_named_like_a_macro(tmp_path):
+    """All macros without arguments that the standard headers define, as the compiler lists them."""
+    headers = (
+        "assert complex ctype errno fenv float inttypes iso646 limits locale math setjmp signal stdalign stdarg stdatomic "
+        "stdbool stddef stdint stdio stdlib stdnoreturn string tgmath threads time uchar wchar wctype unistd pthread"
+    )
+    (tmp_path / "all.c").write_text("".join(f"#include <{h}.h>\n" for h in headers.split()))
+    command = [shutil.which("gcc") or pytest.skip("platform: no gcc"), "-std=gnu11", "-dM", "-E", tmp_path / "all.c"]
+    found = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    macros = {name for name in re.findall(r"^#define (\w+) ", found, re.M) if not name.startswith("_")}
+    assert {"NULL", "errno", "I", "linux", "EOF"} <= macros
+    names = header.identifiers(tuple(Port(name, "input", (1,), "float32", False) for name in sorted(macros)))
+    assert not set(names.values()) & macros
+    usual = ("x", "weight", "fc1_weight", "W", "lr", "hidden", "state", "Wq")
+    assert list(header.identifiers(tuple(Port(n, "input", (1,), "float32", False) for n in usual)).values()) == list(usual)
 
 
 def test_prefixes_that_mean_something_in_c(regression, tmp_path):
