@@ -197,8 +197,8 @@ def emit_graph(tape: Tape, graph: torch.fx.Graph, values: Mapping[str, Value], r
             continue
         tape.where = user_line(node)
         name = overload_name(node.target)
-        if name in IGNORED:
-            continue
+        if name in IGNORED or (not _ready(node, env) and not _makes_tensors(node)):
+            continue  # a statement; or numbers from the result of an unsupported operator, such as its size
         if name is None:
             _python_node(node, env, unsupported)
         elif name not in rules:
@@ -233,6 +233,11 @@ def _python_node(node: torch.fx.Node, env: dict[str, Any], unsupported: Unsuppor
 
 def _ready(node: torch.fx.Node, env: Mapping[str, Any]) -> bool:
     return all(n.name in env for n in node.all_input_nodes)
+
+
+def _makes_tensors(node: torch.fx.Node) -> bool:
+    made = node.meta.get("val")
+    return any(isinstance(x, torch.Tensor) for x in (made if isinstance(made, (tuple, list)) else [made]))
 
 
 def _apply(rule: Any, tape: Tape, node: torch.fx.Node, name: str, env: Mapping[str, Any], random: RandomState) -> Any:

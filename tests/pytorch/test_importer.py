@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -84,6 +86,17 @@ def test_all_unsupported_operators_are_listed_at_once_with_their_lines():
 
     with pytest.raises(UnsupportedOperatorError, match=r"(?s)linalg_inv.*2 use\(s\).*test_importer\.py"):
         run(function, torch.eye(3))
+
+
+def test_what_follows_from_an_unsupported_operator_is_not_listed():
+    """The size of nonzero's result, checks of it and sums with it are numbers that nobody has."""
+
+    def function(x):
+        return torch.nonzero(x).sum(0) * 2, torch.linalg.eigvalsh(x)
+
+    with pytest.raises(UnsupportedOperatorError) as refused:
+        run(function, torch.eye(3))
+    assert re.findall(r"^  (\S+): \d+ use", str(refused.value), re.M) == ["_linalg_eigh.default", "nonzero.default"]
 
 
 def test_what_cannot_be_static_or_real_is_refused():
