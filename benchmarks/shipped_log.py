@@ -2,16 +2,16 @@
 
     python -m benchmarks.shipped_log [--level avx2] [--models mlp lenet ...] [--gemm] [--conv] [--seconds 600]
 
-Kernels of the training steps of ``benchmarks.train_step``, products of ``benchmarks.gemm``, convolutions of
-``benchmarks.conv``, equal workloads once; trials go where they may save most. Goes on where the shipped log ends. Any
-machine that runs such code can do it; records name the CPU they were measured on.
+Training steps of ``benchmarks.train_step``, products of ``benchmarks.gemm``, convolutions of ``benchmarks.conv``; seconds
+are for each model and each set. Goes on where the shipped log ends, and keeps what gains GAIN. Any machine that runs such code
+can do it; records name the CPU they were measured on.
 """
 
 from __future__ import annotations
 
 import argparse
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,13 +19,15 @@ from typing import Any
 from benchmarks import conv, gemm
 from benchmarks.models import ours
 from benchmarks.models.tasks import TASKS
-from tilegrad import tuner, tuning_logs
+from tilegrad import schedules, tuner, tuning_logs
 from tilegrad._base.target import Target
-from tilegrad.tuning_logs import tools
+from tilegrad.tuning_logs import Line, Verdict, tools
 
 LEVELS = {"avx2": "x86-64-v3", "avx512": "x86-64-v4"}
 THREADS = 2
 EFFORT = "quick"
+GAIN = 1.03
+"""A workload ships where its config is this much faster than the default."""
 
 
 def log_of(level: str) -> Path:
@@ -39,20 +41,38 @@ def target_of(level: str) -> Target:
     return replace(here, features=tuple(f for f in here.features if f in least.features))
 
 
-def of_model(name: str, target: Target) -> list[tuner.Task]:
-    """The kernels of a training step."""
-    return tuner.tasks_of(ours.compiled_step(name, ours.net_of(name), [], THREADS).programs, target)
+def step_of(name: str, target: Target) -> Any:
+    """The training step of a model, without any log's configs."""
+    return ours.compiled_step(name, ours.net_of(name), [], THREADS, target)
 
 
-def of_kernels(kernels: Iterator[Any], target: Target) -> list[tuner.Task]:
+def products() -> Iterator[Any]:
+    """The kernels of ``benchmarks.gemm``."""
+    for m, n, k in (shape for group in gemm.SHAPES.values() for shape in group):
+        for layout in gemm.LAYOUTS:
+            yield gemm.product_kernel(m, n, k, layout)
+
+
+def convolutions() -> Iterator[Any]:
+    """The kernels of ``benchmarks.conv``."""
+    return (conv.kernel(case) for _, case in conv.cases([]))
+
+
+def tasks(kernels: Iterator[Any], target: Target) -> list[tuner.Task]:
     """Kernels by themselves."""
-    from tilegrad.schedules import task_of
+    return [tuner.Task(*schedules.task_of(func), func, target) for func in kernels]
 
-    return [tuner.Task(*task_of(func), func, target) for func in kernels]
+
+def worth(lines: Sequence[Line], gain: float) -> list[Line]:
+    """The lines of workloads whose verdict is faster than the default by ``gain`` at least: defaults need no record."""
+    keep = {
+        tools.key_of(v) for v in lines if isinstance(v, Verdict) and v.default_s is not None and v.default_s >= gain * v.cost_s
+    }
+    return [line for line in lines if tools.key_of(line) in keep]
 
 
 def main() -> None:
-    """Tune and prune."""
+    """Tune, prune, leave out what gains too little."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--level", choices=sorted(LEVELS), default="avx2")
     parser.add_argument("--models", nargs="*", choices=sorted(TASKS), default=[])
@@ -61,20 +81,16 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=None)
     args = parser.parse_args()
     target, shipped = target_of(args.level), log_of(args.level)
-    tasks = [t for name in args.models for t in of_model(name, target)]
-    if args.gemm:
-        shapes = [(shape, layout) for group in gemm.SHAPES.values() for shape in group for layout in gemm.LAYOUTS]
-        tasks += of_kernels((gemm.product_kernel(m, n, k, layout) for (m, n, k), layout in shapes), target)
-    if args.conv:
-        tasks += of_kernels((conv.kernel(case) for _, case in conv.cases([])), target)
+    work = [step_of(name, target) for name in args.models]
+    work += [tasks(kernels(), target) for asked, kernels in ((args.gemm, products), (args.conv, convolutions)) if asked]
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "log.jsonl"
         known = list(tuning_logs.read(shipped).lines) if shipped.exists() else []
         log.write_text("".join(f"{line.line()}\n" for line in known))
-        report = tuner.tune(tasks, budget_s=args.seconds, effort=EFFORT, log=log)
-        print(report.text())
-        lines = tools.prune(tuning_logs.read(log).lines)
-    shipped.write_text("".join(f"{line.line()}\n" for line in lines))
+        for what in work:
+            print(tuner.tune(what, budget_s=args.seconds, effort=EFFORT, log=log).text(), flush=True)
+            lines = worth(tools.prune(tuning_logs.read(log).lines), GAIN)
+            shipped.write_text("".join(f"{line.line()}\n" for line in lines))
 
 
 if __name__ == "__main__":

@@ -20,10 +20,10 @@ def net_of(model: str) -> nn.Module:
     return net
 
 
-def compiled_step(model: str, net: nn.Module, logs: list[str] | None, threads: int) -> Any:
+def compiled_step(model: str, net: nn.Module, logs: list[str] | None, threads: int, target: Any = "native") -> Any:
     """The whole step of ``net``."""
     import tilegrad as tg
 
     task = TASKS[model]
     optimizer = getattr(optim, task.optimizer)(net.parameters(), **task.options)
-    return tg.compile_step(net, F.cross_entropy, optimizer, task.batch(), logs=logs, num_threads=threads)
+    return tg.compile_step(net, F.cross_entropy, optimizer, task.batch(), target=target, logs=logs, num_threads=threads)
