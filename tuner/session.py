@@ -34,6 +34,8 @@ RESERVE, MOST_RESERVE = 0.1, 0.3
 """Share of a time budget that is kept for the final comparisons: the first, and more for many tasks, up to the second."""
 COMPARISON_S = 1.0
 """Seconds that are kept for the comparison of one task."""
+NEGLIGIBLE = 3e-4
+"""A task that takes less than this share of the time of those measured is not searched: its default is measured."""
 TRIAL_S = 0.5
 """About what a trial takes: few seconds are spread over the tasks as few trials are."""
 LEAST_COMPARISON_S = 0.2
@@ -82,13 +84,19 @@ class _State:
         return min((r.cost_s for r in self.results.values()), default=math.inf)
 
     @property
+    def known_s(self) -> float:
+        """Seconds of a run as far as they are known: the fastest trial's, before that the analytic model's."""
+        if math.isfinite(self.best_s) or not len(self.space):
+            return self.best_s
+        return float(self.space.estimates[self.space.default])
+
+    @property
     def saving(self) -> float:
         """Seconds per run of the model that more trials may save."""
-        best = self.best_s if math.isfinite(self.best_s) else float(self.space.estimates[self.space.default])
         share = self.strategy.gain()
         if self.roofline_s:
-            share = min(share, max(0.0, 1.0 - self.roofline_s / best))
-        return self.task.weight * best * share
+            share = min(share, max(0.0, 1.0 - self.roofline_s / self.known_s))
+        return self.task.weight * self.known_s * share
 
     @property
     def won_s(self) -> float:
@@ -184,7 +192,7 @@ class Session:
         share = max(1, self._affordable() // max(1, len(self._states)))
         for s in sorted(self._states, key=lambda s: (-s.saving if len(s.space) else 0.0, s.index)):
             if s.done is None and not self._stop():
-                self._round(s, share)
+                self._round(s, 1 if self._negligible(s) else share)
         while not self._stop():
             open_states = [s for s in self._states if s.done is None]
             if not open_states:
@@ -226,9 +234,14 @@ class Session:
             return "failed"
         if s.results and s.roofline_s and s.roofline_s >= self._limits.roofline * s.best_s:
             return "roofline"
-        if s.results and s.strategy.gain() < self._limits.min_gain:
+        if s.results and (s.strategy.gain() < self._limits.min_gain or self._negligible(s)):
             return "converged" if len(s.results) < len(s.space) else "exhausted"
         return None
+
+    def _negligible(self, s: _State) -> bool:
+        """Whether nothing that this task may save would be seen in the time of all."""
+        total = sum(t.task.weight * t.best_s for t in self._states if math.isfinite(t.best_s))
+        return s.task.weight * s.known_s < NEGLIGIBLE * total
 
     def _round(self, s: _State, most: int = BATCH) -> None:
         """One batch of one task."""

@@ -177,6 +177,19 @@ def test_a_budget_holds_with_many_tasks(tasks, whole):
     assert weights == sorted(weights, reverse=True), "what saves most is compared first"
 
 
+def test_a_kernel_of_no_weight_is_not_searched():
+    """The small task takes a ten-thousandth of the time of both; alone it is searched, and where it only seemed small."""
+
+    def tried(*names, small=1e-3):
+        s, *_, db = session([task(n, template=BIG) for n in names], lambda t, c: small if t.name.startswith("small") else 10.0)
+        report = s.run()
+        assert {r.row.done for r in report.tasks} == {"converged"} and len(db.verdicts) == len(names)
+        return sum('"small"' in r.workload_key for r in db.trials)
+
+    assert tried("large", "small") == 1
+    assert tried("small") > 16 and tried("large", "small", small=1.0) > 16
+
+
 def test_no_expected_gain_ends_a_task():
     big = FakeTemplate({"a": range(1, 500), "b": (0,)})
     s, _, _, db = session([task(template=big)], table({}))
@@ -192,7 +205,7 @@ def test_the_roofline_ends_a_task():
 def test_trials_go_where_they_save_most():
     big = FakeTemplate({"a": range(1, 500), "b": (0,)})
     heavy, light = task("heavy", weight=100, template=big), task("light", weight=1, template=big)
-    s, _, _, db = session([light, heavy], table({}), limits=Limits(trials=40))
+    s, _, _, db = session([light, heavy], lambda t, c: 1e-3, limits=Limits(trials=40))
     s.run()
     count = [sum(r.workload["op"] == op for r in db.trials) for op in ("heavy", "light")]
     assert count == [35, 5], "after the opening of both"
