@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,8 +26,8 @@ from tilegrad.tuning_logs import Line, Verdict, tools
 LEVELS = {"avx2": "x86-64-v3", "avx512": "x86-64-v4"}
 THREADS = 2
 EFFORT = "quick"
-GAIN = 1.03
-"""A workload ships where its config is this much faster than the default."""
+GAIN, LEAST_S = 1.03, 2e-6
+"""A workload ships where its config is this much faster than the default, and the default takes that long."""
 
 
 def log_of(level: str) -> Path:
@@ -58,16 +58,18 @@ def convolutions() -> Iterator[Any]:
     return (conv.kernel(case) for _, case in conv.cases([]))
 
 
-def tasks(kernels: Iterator[Any], target: Target) -> list[tuner.Task]:
+def tasks(kernels: Iterable[Any], target: Target) -> list[tuner.Task]:
     """Kernels by themselves."""
     return [tuner.Task(*schedules.task_of(func), func, target) for func in kernels]
 
 
 def worth(lines: Sequence[Line], gain: float) -> list[Line]:
     """The lines of workloads whose verdict is faster than the default by ``gain`` at least: defaults need no record."""
-    keep = {
-        tools.key_of(v) for v in lines if isinstance(v, Verdict) and v.default_s is not None and v.default_s >= gain * v.cost_s
-    }
+
+    def gains(v: Verdict) -> bool:
+        return v.default_s is not None and v.default_s >= max(LEAST_S, gain * v.cost_s)
+
+    keep = {tools.key_of(v) for v in lines if isinstance(v, Verdict) and gains(v)}
     return [line for line in lines if tools.key_of(line) in keep]
 
 

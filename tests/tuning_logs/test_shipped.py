@@ -38,17 +38,22 @@ def test_every_shipped_config_is_in_the_space_of_its_workload():
         assert dict(entry.config) in template.space(workload, target), (entry.workload, entry.config)
 
 
-def mlp():
-    """Programs of the training step of benchmarks.train_step, whose fused kernels no key alone determines."""
-    import numpy as np
+def kernels_of_the_benchmarks():
+    """Kernels by template and key: those of training steps, whose epilogues and prologues no key alone determines."""
+    from benchmarks import shipped_log
+    from tilegrad import schedules
 
-    import tilegrad as tg
-    from tilegrad import nn
-
-    net = nn.Sequential(nn.Linear(784, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10))
-    batch = np.zeros((128, 784), np.float32), np.zeros(128, np.int64)
-    optimizer = tg.optim.SGD(net.parameters(), lr=0.01)
-    return tg.compile_step(net, tg.nn.functional.cross_entropy, optimizer, batch, logs=[], num_threads=2).programs
+    found = {}
+    for level in shipped_log.LEVELS:
+        target = shipped_log.target_of(level)
+        for name in shipped_log.TASKS:
+            for program in shipped_log.step_of(name, target).programs.values():
+                for func in program.kernels.values():
+                    template, workload = schedules.task_of(func)
+                    found[template.name, workload.key] = func
+        for task in shipped_log.tasks((*shipped_log.products(), *shipped_log.convolutions()), target):
+            found[task.template.name, task.workload.key] = task.func
+    return found
 
 
 def compiles(entry, kernels):
@@ -74,15 +79,11 @@ def test_a_sample_of_shipped_records_compiles():
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1800)
 def test_every_shipped_record_compiles():
-    from tilegrad import schedules
     from tilegrad._base.errors import ScheduleError
 
-    kernels = {}
-    for program in mlp().values():
-        for func in program.kernels.values():
-            template, workload = schedules.task_of(func)
-            kernels[template.name, workload.key] = func
+    kernels = kernels_of_the_benchmarks()
     for entry in every():
         try:
             compiles(entry, kernels)
