@@ -117,6 +117,9 @@ class FakeDatabase:
     def related(self, task: Task) -> list[Record]:
         return []
 
+    def recorded(self, task: Task) -> list[dict[str, Any]]:
+        return [dict(r.config) for r in self.recall(task).values() if r.status == "ok"]
+
     def verdict(self, task: Task) -> Verdict | None:
         found = [v for v in self.lines if isinstance(v, Verdict) and v.workload_key == task.workload.key]
         return found[-1] if found else None

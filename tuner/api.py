@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
+from numbers import Integral, Real
 from typing import Any
 
 from tilegrad._base import settings
@@ -57,9 +58,9 @@ def tasks_in(what: Any) -> list[Task]:
 
 def limits_of(trials: int | None, budget_s: float | None, effort: str | None) -> Limits:
     """What ends the search. Raises UsageError for numbers below 1 and unknown efforts."""
-    for name, value in (("trials", trials), ("budget_s", budget_s)):
-        if value is not None and not value > 0:
-            raise UsageError(f"tune, argument '{name}'", repr(value), "a positive number")
+    for name, value, kind, what in (("trials", trials, Integral, "whole number"), ("budget_s", budget_s, Real, "number")):
+        if value is not None and (not isinstance(value, kind) or isinstance(value, bool) or not value > 0):
+            raise UsageError(f"tune, argument '{name}'", repr(value), f"a positive {what}")
     if effort is not None and effort not in EFFORTS:
         raise UsageError("tune, argument 'effort'", repr(effort), f"one of {', '.join(EFFORTS)}")
     if effort is None and (trials is not None or budget_s is not None):

@@ -49,6 +49,11 @@ class LogDatabase:
         mine = [r for r in self._own if isinstance(r, Record) and self._same(r, task)]
         return {canonical(r.config): r for r in mine}
 
+    def recorded(self, task: Task) -> list[dict[str, Any]]:
+        """Configs of this workload that worked: every one in the log, and the best of other logs."""
+        mine = [dict(r.config) for r in self.recall(task).values() if r.status == "ok"]
+        return mine + self._records.exact(task.template.name, task.workload.json(), task.target)
+
     def hints(self, task: Task) -> list[dict[str, Any]]:
         """Best configs of other runs, then of the nearest shapes, shipped ones last."""
         return self._records.near(task.template.name, task.workload.json(), task.target)

@@ -78,6 +78,9 @@ class Database(Protocol):
     def recall(self, task: Task) -> dict[str, Record]:
         """Trials of this very task on this kind of machine, by canonical config; failed ones included."""
 
+    def recorded(self, task: Task) -> list[dict[str, Any]]:
+        """Configs that worked for this task's workload, on any machine whose code runs here."""
+
     def hints(self, task: Task) -> list[dict[str, Any]]:
         """Configs worth trying first: best of other runs and of near shapes."""
 

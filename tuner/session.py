@@ -72,6 +72,7 @@ class _State:
     known: dict[str, Record]
     roofline_s: float | None
     results: dict[int, Record] = field(default_factory=dict)
+    best_s: float = math.inf
     paths: dict[int, str] = field(default_factory=dict)
     measured: int = 0
     done: str | None = None
@@ -79,9 +80,21 @@ class _State:
     reference_s: float | None = None
     error: str = ""
 
+    def take(self, i: int, record: Record) -> None:
+        """Note the result of a trial, new or recalled."""
+        self.results[i] = record
+        self.best_s = min(self.best_s, record.cost_s)
+
     @property
-    def best_s(self) -> float:
-        return min((r.cost_s for r in self.results.values()), default=math.inf)
+    def trials(self) -> int:
+        """Trials so far; those of earlier sessions count."""
+        return max(len(self.results), self.verdict.trials if self.verdict else 0)
+
+    @property
+    def measured_s(self) -> float:
+        """Seconds of the fastest trial, of an earlier session's verdict where that settles the task; 0 before any succeeded."""
+        found = self.verdict.cost_s if self.verdict else self.best_s
+        return found if math.isfinite(found) else 0.0
 
     @property
     def known_s(self) -> float:
@@ -111,7 +124,7 @@ class _State:
         best_s = self.best_s if math.isfinite(self.best_s) else None
         if self.verdict is not None:
             default_s, best_s = self.verdict.default_s, self.verdict.cost_s
-        trials = max(len(self.results), self.verdict.trials if self.verdict else 0)
+        trials = self.trials
         errors = sum(r.status != "ok" for r in (self.results or self.known).values())
         last_s = last.cost_s if last and last.costs_s else None
         return Row(
@@ -152,7 +165,7 @@ class Session:
         self._states = []
         self._fresh = 0
         for i, task in enumerate({t.key: t for t in tasks}.values()):
-            space = Space(task)
+            space = Space(task, database.recorded(task))
             self._states.append(_State(i, task, space, strategy(space), database.recall(task), roofline(task)))
 
     # --- the loop ---
@@ -176,6 +189,8 @@ class Session:
         self._emit("end", rows=True)
         report = Report(tuple(self._result(s) for s in self._states), self._elapsed(), interrupted=interrupted)
         if not interrupted and self._states and all(t.row.best_s is None for t in report.tasks):
+            if not report.trials and any(s.done == "budget" for s in self._states):
+                raise TuningError("tune", f"a budget of {self._limits.seconds} s, over before the first trial", "more seconds")
             first = next((s.error for s in self._states if s.error), "no legal config")
             got = f"{report.trials} trials, none of which succeeded; the first: {first}"
             raise TuningError("tune", got, "at least one that works")
@@ -192,7 +207,7 @@ class Session:
         share = max(1, self._affordable() // max(1, len(self._states)))
         for s in sorted(self._states, key=lambda s: (-s.saving if len(s.space) else 0.0, s.index)):
             if s.done is None and not self._stop():
-                self._round(s, 1 if self._negligible(s) else share)
+                self._round(s, 1 if self._negligible(s, self._total_s()) else share)
         while not self._stop():
             open_states = [s for s in self._states if s.done is None]
             if not open_states:
@@ -209,13 +224,14 @@ class Session:
         """Whether a limit of the whole session is met; marks the tasks that it ends."""
         limits = self._limits
         reason = None
-        if limits.trials is not None and sum(len(s.results) for s in self._states) >= limits.trials:
+        if limits.trials is not None and sum(s.trials for s in self._states) >= limits.trials:
             reason = "trials"
         elif limits.seconds is not None and self._elapsed() >= limits.seconds - self._reserve(limits.seconds):
             reason = "budget"
+        total = self._total_s()
         for s in self._states:
             if s.done is None:
-                s.done = reason or self._finished(s)
+                s.done = reason or self._finished(s, total)
         return reason is not None
 
     def _reserve(self, budget: float) -> float:
@@ -227,27 +243,33 @@ class Session:
         """Seconds until the budget is used up; None without one."""
         return None if self._limits.seconds is None else max(0.0, self._limits.seconds - self._elapsed())
 
-    def _finished(self, s: _State) -> str | None:
+    def _finished(self, s: _State, total_s: float) -> str | None:
         if self._limits.trials_per_task is not None and len(s.results) >= self._limits.trials_per_task:
             return "trials"
         if len(s.results) >= HOPELESS and math.isinf(s.best_s):
             return "failed"
         if s.results and s.roofline_s and s.roofline_s >= self._limits.roofline * s.best_s:
             return "roofline"
-        if s.results and (s.strategy.gain() < self._limits.min_gain or self._negligible(s)):
+        if math.isfinite(s.best_s) and self._negligible(s, total_s):
+            return "negligible"
+        if s.results and s.strategy.gain() < self._limits.min_gain:
             return "converged" if len(s.results) < len(s.space) else "exhausted"
         return None
 
-    def _negligible(self, s: _State) -> bool:
+    def _total_s(self) -> float:
+        """Seconds of a run in the tasks that have been measured."""
+        return sum(s.task.weight * s.measured_s for s in self._states)
+
+    @staticmethod
+    def _negligible(s: _State, total_s: float) -> bool:
         """Whether nothing that this task may save would be seen in the time of all."""
-        total = sum(t.task.weight * t.best_s for t in self._states if math.isfinite(t.best_s))
-        return s.task.weight * s.known_s < NEGLIGIBLE * total
+        return s.task.weight * s.known_s < NEGLIGIBLE * total_s
 
     def _round(self, s: _State, most: int = BATCH) -> None:
         """One batch of one task."""
         room = min(BATCH, most)
         if self._limits.trials is not None:
-            room = min(room, self._limits.trials - sum(len(t.results) for t in self._states))
+            room = min(room, self._limits.trials - sum(t.trials for t in self._states))
         if self._limits.trials_per_task is not None:
             room = min(room, self._limits.trials_per_task - len(s.results))
         batch = s.strategy.propose(room) if room > 0 else []
@@ -257,7 +279,16 @@ class Session:
         # Recalled trials answer at once; results are taken in by the order of the proposal, so that a resumed
         # session sees the same history as one that was never interrupted.
         fresh = [i for i in batch if s.space.keys[i] not in s.known]
-        s.results.update((i, s.known[s.space.keys[i]]) for i in batch if s.space.keys[i] in s.known)
+        if self._limits.trials is not None:  # where a replay differs, what is in the log counts all the same
+            left = max(0, self._limits.trials - sum(len(t.known) for t in self._states))
+            batch = [i for i in batch if i not in fresh[left:]]
+            fresh = fresh[:left]
+        if not batch:
+            s.done = "trials"
+            return
+        for i in batch:
+            if s.space.keys[i] in s.known:
+                s.take(i, s.known[s.space.keys[i]])
         if fresh:
             self._try(s, fresh)
         for i in batch:
@@ -266,11 +297,17 @@ class Session:
     def _try(self, s: _State, indices: list[int]) -> None:
         """Build and measure configs; every finished trial is kept before the next one starts."""
         good: list[int] = []
-        for i, built in zip(indices, self._builder.build(s.task, [s.space.configs[i] for i in indices]), strict=True):
+        default = s.results.get(s.space.default)
+        reference = [s.space.default] if default and default.costs_s and s.space.default not in s.paths else []  # recalled
+        wanted = [*reference, *indices]
+        for i, built in zip(wanted, self._builder.build(s.task, [s.space.configs[i] for i in wanted]), strict=True):
+            if built.path is not None:
+                s.paths[i] = built.path
+            if i in reference:
+                continue
             if built.path is None:
                 self._keep(s, i, Outcome(built.status, None, built.error))
             else:
-                s.paths[i] = built.path
                 good.append(i)
         again = []
         for i, outcome in self._measure(s, good):
@@ -305,7 +342,8 @@ class Session:
             self._mode(s.task), _now(), self._run, self._seed, self._versions, outcome.error[:500],
         )  # fmt: skip
         self._database.append(record)
-        s.known[s.space.keys[i]] = s.results[i] = record
+        s.known[s.space.keys[i]] = record
+        s.take(i, record)
         s.measured += 1
         self._fresh += 1
         if outcome.status != "ok" and not s.error:
@@ -369,9 +407,11 @@ class Session:
         return s.space.default if default is not None and not stats.faster(costs[winner], default) else winner
 
     def _finalists(self, s: _State, costs: Mapping[int, tuple[float, ...]]) -> list[int]:
-        """The winner first; then the default and what is not significantly slower than the winner, FINALISTS in all."""
+        """The winner first; then the default and what is not significantly slower than the winner, FINALISTS in all. Nothing
+        that is slower than the default."""
         winner = self._winner(s, costs)
-        level = [i for i in costs if not stats.faster(costs[winner], costs[i])]
+        most = statistics.median(costs.get(s.space.default, costs[winner]))
+        level = [i for i in costs if not stats.faster(costs[winner], costs[i]) and statistics.median(costs[i]) <= most]
         level.sort(key=lambda i: (statistics.median(costs[i]), i))
         default = [s.space.default] if s.space.default in costs else []
         return list(dict.fromkeys([winner, *default, *level]))[:FINALISTS]

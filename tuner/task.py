@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tilegrad._base.errors import TuningError
 from tilegrad._base.target import Target
 from tilegrad.tuning_logs import canonical
+
+log = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from tilegrad.runtime.program import Program
@@ -73,29 +77,49 @@ def tasks_of(programs: Mapping[str, Program] | Sequence[Program], target: Target
 class Space:
     """All legal configs of a task, with what the search wants to know about each of them by index.
 
-    ``estimates`` are the analytic model's seconds; ``features`` has one row of fixed width a config.
+    ``estimates`` are the analytic model's seconds; ``features`` has one row of fixed width a config. ``recorded``: configs
+    that worked for this task earlier; those that the template no longer lists, but still takes, belong to its space.
     """
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: Task, recorded: Iterable[Mapping[str, Any]] = ()) -> None:
         self.task = task
         self.configs: list[Config] = list(task.template.space(task.workload, task.target))
         self.keys = [canonical(c) for c in self.configs]
         self.index = {k: i for i, k in enumerate(self.keys)}
-        default = canonical(task.template.default(task.workload, task.target))
-        if self.configs and default not in self.index:
-            self.index[default] = len(self.configs)
-            self.configs.append(task.template.default(task.workload, task.target))
-            self.keys.append(default)
-        self.default = self.index.get(default, 0)
+        default = task.template.default(task.workload, task.target)
+        if self.configs:
+            for config in (default, *(c for c in recorded if self._taken(c))):
+                self._add(dict(config))
+        self.default = self.index.get(canonical(default), 0)
+
+    def _add(self, config: Config) -> None:
+        key = canonical(config)
+        if key not in self.index:
+            self.index[key] = len(self.configs)
+            self.configs.append(config)
+            self.keys.append(key)
+
+    def _taken(self, config: Mapping[str, Any]) -> bool:
+        """Whether the template can read a config; an older one's knobs may be others."""
+        t = self.task
+        try:
+            return canonical(config) in self.index or t.template.estimate(t.workload, dict(config), t.target) > 0
+        except Exception as e:  # any template may meet any log
+            log.info("%s: a recorded config is left out (%s)", t.template.name, e)
+            return False
 
     def __len__(self) -> int:
         return len(self.configs)
 
     @cached_property
     def estimates(self) -> np.ndarray:
-        """float64[n], seconds by the analytic model."""
+        """float64[n], seconds by the analytic model. Raises TuningError for what is no time."""
         t = self.task
-        return np.array([t.template.estimate(t.workload, c, t.target) for c in self.configs], dtype=np.float64)
+        found = np.array([t.template.estimate(t.workload, c, t.target) for c in self.configs], dtype=np.float64)
+        for i in np.flatnonzero(~(np.isfinite(found) & (found > 0)))[:1]:
+            hint = "Templates without a model of their speed return the same number for every config."
+            raise TuningError(f"template '{t.template.name}', estimate of {self.keys[i]}", str(found[i]), "seconds above 0", hint)
+        return found
 
     @cached_property
     def features(self) -> np.ndarray:

@@ -52,9 +52,12 @@ def measure(timer: Timer, best_s: float | None, hot: bool = True) -> list[float]
 
 
 def glance(timer: Timer, hot: bool = True) -> list[float]:
-    """Seconds per run of LEAST repeats: enough to see that the machine's speed has changed."""
+    """Seconds per run of LEAST repeats, or of fewer that take LONG_S: enough to see that the machine's speed has changed."""
     number = number_for(timer(1), hot)
-    return [timer(number) for _ in range(LEAST)]
+    costs: list[float] = []
+    while len(costs) < LEAST and number * math.fsum(costs) < LONG_S:
+        costs.append(timer(number))
+    return costs
 
 
 def compare(timers: Sequence[Timer], hot: bool = True, seconds: float | None = None) -> list[list[float]]:

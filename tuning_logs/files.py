@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import logging
 import os
+import stat
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -32,11 +34,18 @@ def read(path: str | os.PathLike[str]) -> Contents:
     """
     p = Path(path)
     try:
-        stat = p.stat()
-        return _read(str(p), stat.st_mtime_ns, stat.st_size)
+        found = p.stat()
+        _check_regular(found.st_mode)
+        return _read(str(p), found.st_mtime_ns, found.st_size)
     except OSError as e:
         hint = "Give the path of a log that `tilegrad tune -o LOG` wrote."
         raise TuningError(f"tuning log '{p}'", e.strerror or str(e), "a readable file of JSON lines", hint) from e
+
+
+def _check_regular(mode: int) -> None:
+    """Raise OSError for a directory, a device, a pipe: reading one may never end."""
+    if not stat.S_ISREG(mode):
+        raise OSError(errno.EINVAL, "Is a directory" if stat.S_ISDIR(mode) else "Is no regular file")
 
 
 @lru_cache(maxsize=16)
@@ -75,6 +84,8 @@ class Appender:
         self.path = Path(path)
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
+            if self.path.exists():
+                _check_regular(self.path.stat().st_mode)
             self._fd = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
         except OSError as e:
             hint = "Choose another log with -o LOG (log= in Python) or TILEGRAD_LOG."

@@ -261,6 +261,11 @@ class Records:
                     return Hit(config, "nearest")
         return None
 
+    def exact(self, template: str, workload: Mapping[str, Any], target: Target) -> list[dict[str, Any]]:
+        """This very workload's best configs, the user's before the shipped one."""
+        found = (tier.exact(template, canonical(workload), target) for _, tier in self._tiers)
+        return [best[0] for best in found if best]
+
     def near(self, template: str, workload: Mapping[str, Any], target: Target) -> list[dict[str, Any]]:
         """Configs worth trying first for this workload: its own best, then those of the nearest shapes."""
         out: dict[str, dict[str, Any]] = {}

@@ -63,7 +63,7 @@ class Record:
 class Verdict:
     """The best config of one task when its tuning stopped; it settles every earlier line of that task.
 
-    ``done`` says why the task is finished (trials, budget, converged, roofline, exhausted);
+    ``done`` says why the task is finished (trials, budget, converged, roofline, exhausted, negligible);
     None when it was interrupted, so that the next run goes on with it. ``default_s`` is None where the default failed.
     """
 
@@ -100,7 +100,7 @@ def parse(text: str) -> Line | None:
     try:
         d = json.loads(text)
         return _READERS[d["v"]](d)
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return None
 
 
@@ -109,10 +109,21 @@ def _mappings(d: Mapping[str, Any]) -> dict[str, Any]:
     for name in ("workload", "target", "config"):
         if not isinstance(d[name], dict):
             raise TypeError(name)
+        _check_numbers(d[name])
     target = d["target"]
+    if any(not isinstance(f, str) for f in target["features"]):
+        raise TypeError("target")
     if not isinstance(target["arch"], str) or not isinstance(target["features"], list) or not isinstance(target["threads"], int):
         raise TypeError("target")
     return {"template": str(d["template"]), "workload": d["workload"], "target": target, "config": d["config"]}
+
+
+def _check_numbers(value: Any) -> None:
+    """Raise OverflowError for a whole number that no size is."""
+    if isinstance(value, int) and abs(value) >= 2**63:
+        raise OverflowError(value)
+    for x in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        _check_numbers(x)
 
 
 def _mode(d: Mapping[str, Any]) -> Literal["hot", "cold"]:

@@ -247,6 +247,9 @@ class Sequential(Module):
         layers = list(self._modules.values())
         return Sequential(*layers[i]) if isinstance(i, slice) else layers[i]
 
+    def __setitem__(self, i: int, m: Module) -> None:
+        self.add_module(list(self._modules)[i], m)
+
 
 class ModuleList(Module):
     """A list of modules."""
@@ -269,6 +272,9 @@ class ModuleList(Module):
 
     def __getitem__(self, i: Any) -> Any:
         return list(self._modules.values())[i]
+
+    def __setitem__(self, i: int, m: Module) -> None:
+        self.add_module(list(self._modules)[i], m)
 
 
 class ModuleDict(Module):

@@ -85,9 +85,10 @@ class Module:
         if not isinstance(module, Module):
             hint = "Functions have layers, relu nn.ReLU(), or are called in a Module's forward; a list is given as *layers."
             raise UsageError(where, f"a {type(module).__name__}", "a Module", hint)
-        if not isinstance(name, str) or not name or "." in name or (name not in self._modules and hasattr(self, name)):
-            taken = f"the name of {type(self).__name__}.{name}" if isinstance(name, str) and hasattr(self, name) else "this name"
-            raise UsageError(where, taken, "a string of its own, without dots")
+        if not isinstance(name, str) or not name or "." in name:
+            raise UsageError(where, f"the name {name!r}", "a string without dots, not empty")
+        if name not in self._modules and hasattr(self, name):
+            raise UsageError(where, f"the name of {type(self).__name__}.{name}", "a name of its own")
         setattr(self, name, module)
 
     def register_parameter(self, name: str, value: Parameter | None) -> None:

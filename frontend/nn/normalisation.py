@@ -7,15 +7,18 @@ from typing import Any
 
 import numpy as np
 
-from tilegrad._base.errors import ShapeError, UsageError
+from tilegrad._base.errors import DTypeError, ShapeError, UsageError
 from tilegrad.frontend import functions as F
 from tilegrad.frontend import init, random
 from tilegrad.frontend.apply import apply, as_tensor
 from tilegrad.frontend.arguments import check_all
 from tilegrad.frontend.blocks import custom_vjp
 from tilegrad.frontend.nn.module import Module, Parameter
-from tilegrad.frontend.recording import fail_line, grad_mode
+from tilegrad.frontend.recording import FLOATS, fail_line, grad_mode
 from tilegrad.frontend.tensor import Tensor, tensor
+
+_EPS = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}
+"""The distance from 1 to the next number."""
 
 
 def layer_norm(
@@ -23,18 +26,16 @@ def layer_norm(
 ) -> Tensor:
     """Zero mean and unit variance over the last axes, whose extents are ``normalized_shape``; then scaled and shifted."""
     x = as_tensor(x)
-    y = _standardised(x, _last_axes(x, normalized_shape, "layer_norm"), eps)
-    y = y if weight is None else y * weight
-    return y if bias is None else y + bias
+    axes = _last_axes(x, normalized_shape, "layer_norm")
+    return _affine(_standardised(x, axes, eps), weight, bias, x.shape[axes[0] :], "layer_norm")
 
 
 def rms_norm(x: Any, normalized_shape: int | Sequence[int], weight: Tensor | None = None, eps: float | None = None) -> Tensor:
     """Divided by the root mean square over the last axes (Zhang and Sennrich 2019)."""
     x = as_tensor(x)
     axes = _last_axes(x, normalized_shape, "rms_norm")
-    eps = float(np.finfo(x.dtype).eps) if eps is None else eps
-    y = x * F.rsqrt((x * x).mean(axes, True) + eps)
-    return y if weight is None else y * weight
+    eps = _EPS.get(str(x.dtype), _EPS["float32"]) if eps is None else eps
+    return _affine(x * F.rsqrt((x * x).mean(axes, True) + eps), weight, None, x.shape[axes[0] :], "rms_norm")
 
 
 def group_norm(x: Any, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5) -> Tensor:
@@ -43,16 +44,25 @@ def group_norm(x: Any, num_groups: int, weight: Tensor | None = None, bias: Tens
     if x.ndim < 2 or x.shape[1] % num_groups:
         raise ShapeError(fail_line() + "group_norm", f"{x.shape} in {num_groups} groups", "[N, C, ...], C a multiple of them")
     y = _standardised(x.reshape(x.shape[0], num_groups, -1), (2,), eps).reshape(x.shape)
-    channels = (-1, *(1,) * (x.ndim - 2))
-    y = y if weight is None else y * weight.reshape(channels)
-    return y if bias is None else y + bias.reshape(channels)
+    return _affine(y, weight, bias, (x.shape[1],), "group_norm", (-1, *(1,) * (x.ndim - 2)))
+
+
+def _affine(y: Tensor, weight: Any, bias: Any, shape: tuple[int, ...], where: str, view: tuple[int, ...] | None = None) -> Tensor:
+    """``y * weight + bias``, seen as ``view``. Raises ShapeError where they are of another shape than ``shape``."""
+    given = {name: as_tensor(v) for name, v in (("weight", weight), ("bias", bias)) if v is not None}
+    for name, value in given.items():
+        if value.shape != shape:
+            raise ShapeError(fail_line() + f"{where}, argument '{name}'", f"shape {value.shape}", f"shape {shape}")
+        given[name] = value if view is None else value.reshape(view)
+    y = y * given["weight"] if "weight" in given else y
+    return y + given["bias"] if "bias" in given else y
 
 
 def _last_axes(x: Tensor, extents: int | Sequence[int], where: str) -> tuple[int, ...]:
     """The axes that ``extents`` names. Raises ShapeError where x does not end in them."""
     shape = (extents,) if isinstance(extents, int) else tuple(extents)
     axes = tuple(range(x.ndim - len(shape), x.ndim))
-    if len(shape) > x.ndim or x.shape[x.ndim - len(shape) :] != shape:
+    if not 0 < len(shape) <= x.ndim or x.shape[x.ndim - len(shape) :] != shape:
         raise ShapeError(fail_line() + where, f"an input of shape {x.shape}", f"last extents {shape}")
     return axes
 
@@ -80,6 +90,8 @@ def _standardised(x: Tensor, axes: tuple[int, ...], eps: float) -> Tensor:
 def dropout(x: Any, p: float = 0.5, training: bool = True) -> Tensor:
     """Each element zero with probability ``p``, the rest scaled by 1 / (1 - p); nothing outside training."""
     x = as_tensor(x)
+    if x.dtype not in FLOATS:
+        raise DTypeError(fail_line() + "dropout, argument 'x'", x.dtype, f"one of {', '.join(sorted(FLOATS))}")
     if not training or p == 0:
         return x
     return apply("dropout", x, random.key(), attrs=(float(p),))

@@ -54,7 +54,7 @@ def test_two_tasks_and_the_table(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "error", "text"),
     [
-        ({"trials": 0}, UsageError, "argument 'trials': got 0, expected a positive number"),
+        ({"trials": 0}, UsageError, "argument 'trials': got 0, expected a positive whole number"),
         ({"budget_s": -1}, UsageError, "argument 'budget_s'"),
         ({"effort": "heroic"}, UsageError, "one of quick, normal, full"),
         ({"warm_start": "missing.jsonl"}, TuningError, "missing.jsonl"),

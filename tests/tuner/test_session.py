@@ -4,13 +4,13 @@ import math
 
 import pytest
 
-from tests.fakes import FakeBuilder, FakeDatabase, FakeRunner, FakeTemplate, table, task
+from tests.fakes import TARGET, FakeBuilder, FakeDatabase, FakeRunner, FakeTemplate, table, task
 from tilegrad._base.errors import TuningError
 from tilegrad.tuner.interfaces import Outcome
 from tilegrad.tuner.session import Limits, Session
 from tilegrad.tuner.strategy import Search
 from tilegrad.tuner.task import Space
-from tilegrad.tuning_logs import canonical
+from tilegrad.tuning_logs import Record, canonical
 
 DEFAULT, FAST = '{"a":1,"b":0}', '{"a":4,"b":1}'
 BIG = FakeTemplate({"a": tuple(range(1, 60)), "b": (0, 1, 2)})
@@ -183,11 +183,106 @@ def test_a_kernel_of_no_weight_is_not_searched():
     def tried(*names, small=1e-3):
         s, *_, db = session([task(n, template=BIG) for n in names], lambda t, c: small if t.name.startswith("small") else 10.0)
         report = s.run()
-        assert {r.row.done for r in report.tasks} == {"converged"} and len(db.verdicts) == len(names)
+        assert {r.row.done for r in report.tasks} <= {"converged", "negligible"} and len(db.verdicts) == len(names)
         return sum('"small"' in r.workload_key for r in db.trials)
 
     assert tried("large", "small") == 1
     assert tried("small") > 16 and tried("large", "small", small=1.0) > 16
+
+
+def test_what_was_negligible_beside_others_is_searched_alone():
+    script = lambda t, c: 1e-3 if t.name.startswith("small") else 10.0  # noqa: E731
+    small = task("small", template=BIG)
+    s, *_, db = session([task("large", template=BIG), small], script)
+    assert [t.row.done for t in s.run().tasks] == ["converged", "negligible"]
+    before = len(db.trials)
+    again, *_ = session([small], script, db)
+    assert again.run().tasks[0].row.done == "converged" and len(db.trials) > before + 8
+    beside, *_, db2 = session([task("large", template=BIG)], script)
+    beside.run()
+    s, *_ = session([task("large", template=BIG), small], script, db2)
+    s.run()
+    assert sum('"small"' in r.workload_key for r in db2.trials) == 1, "the time of what was finished earlier counts"
+
+
+def test_a_default_that_fails_is_not_taken_for_negligible():
+    """The model finds the task small, its default does not compile, and another config takes half a second."""
+
+    def script(t, c):
+        return 1.0 if t.name.startswith("large") else "compile_error" if c == {"a": 1e-6, "b": 0} else 0.5
+
+    tiny = task("tiny", template=FakeTemplate({"a": (1e-6, 2e-6, 3e-6), "b": (0,)}))
+    s, *_, db = session([task("large"), tiny], script)
+    report = s.run()
+    assert report.tasks[1].row.best_s == 0.5 and report.tasks[1].row.done == "exhausted"
+
+
+def test_decisions_do_not_look_at_all_trials_of_all_tasks(monkeypatch):
+    """They took 50 s for 200 tasks once."""
+    looked, median = [0], Record.cost_s.fget
+
+    def counted(self):
+        looked[0] += 1
+        return median(self)
+
+    monkeypatch.setattr(Record, "cost_s", property(counted))
+    counts = []
+    for tasks in (10, 40):
+        looked[0] = 0
+        s, *_, db = session([task(f"op{i}") for i in range(tasks)], lambda t, c: 1.0)
+        s.run()
+        counts.append(looked[0] / len(db.trials))
+    assert counts[1] < 1.5 * counts[0]
+
+
+def test_a_recorded_config_outside_the_space_stays_a_contender():
+    better = Record("fake/1", task().workload.json(), {**TARGET.record()}, {"a": 3, "b": 0}, "ok", (0.1,) * 3, run="old")
+    unreadable = Record("fake/1", task().workload.json(), {**TARGET.record()}, {"z": 3}, "ok", (0.05,) * 3, run="old")
+    s, *_, db = session(
+        [task()], lambda t, c: 0.1 if c["a"] == 3 else 0.9, FakeDatabase([better, unreadable], [{"a": 3, "b": 0}])
+    )
+    s.run()
+    assert dict(db.verdicts[-1].config) == {"a": 3, "b": 0}
+
+
+@pytest.mark.parametrize("estimate", [0.0, -1.0, math.nan, math.inf])
+def test_an_estimate_that_is_no_time_is_an_error_before_anything_starts(estimate):
+    class Odd(FakeTemplate):
+        def estimate(self, workload, config, target):
+            return estimate
+
+    with pytest.raises(TuningError, match=r"template 'fake/1', estimate of .*seconds above 0"):
+        session([task(template=Odd())], table({}))
+
+
+def test_a_budget_that_is_over_before_the_first_trial_says_so():
+    now = iter(range(0, 1000, 5))
+    s, *_ = session([task()], table({}), limits=Limits(seconds=1.0), clock=lambda: next(now))
+    with pytest.raises(TuningError, match=r"a budget of 1.0 s, over before the first trial, expected more seconds"):
+        s.run()
+
+
+def test_trials_in_the_log_count_where_a_replay_differs():
+    """Other limits ask for other batches; however that goes, there are no more trials than were asked for."""
+    tasks = [task(f"op{i}", template=BIG, weight=1 + i) for i in range(3)]
+    script = lambda t, c: 1.0 / (1 + c["a"] % 7)  # noqa: E731
+    first, *_, db = session(tasks, script, limits=Limits(trials=31))
+    first.run()
+    for limit in (31, 31, 20, 40, 40):
+        s, *_ = session(tasks, script, db, limits=Limits(trials=limit))
+        s.run()
+        assert len(db.trials) == max(31, limit if limit > 31 else 31)
+
+
+def test_a_resumed_session_looks_for_drift():
+    t = task(template=BIG)
+    s, *_, db = session([t], table({}), limits=Limits(trials=8))
+    s.run()
+    s, builder, runner, _ = session([t], table({}), db, limits=Limits(trials=24))
+    given, real = [], runner.measure
+    runner.measure = lambda task, paths, reference, best: given.append(reference) or real(task, paths, reference, best)
+    s.run()
+    assert given and all(r is not None and '"a":1' in r for r in given)
 
 
 def test_no_expected_gain_ends_a_task():

@@ -54,6 +54,7 @@ def test_a_glance_does_not_ask_for_more_where_there_is_noise():
     clock = Clock(1e-3)
     timing.glance(clock)
     assert clock.asked == [1, *[10] * timing.LEAST]
+    assert len(timing.glance(Clock(0.4))) == 1, "not longer than a measurement of a long kernel"
 
 
 def test_comparison_alternates_its_order():

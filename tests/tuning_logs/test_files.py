@@ -1,5 +1,6 @@
 """Appending: flushed per line, safe with several writers, honest about disks that fail."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -62,6 +63,12 @@ def test_a_full_disk_is_a_typed_error_and_keeps_earlier_lines(tmp_path):
 def test_a_log_that_cannot_be_written_is_refused_at_once(tmp_path):
     with pytest.raises(TuningError, match="expected a file that can be written"):
         Appender(tmp_path)  # a directory
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", "/dev/zero"):  # reading one would never end
+        with pytest.raises(TuningError, match="[Nn]o regular file"):
+            Appender(path)
+        with pytest.raises(TuningError, match="[Nn]o regular file"):
+            read(path)
 
 
 def test_missing_log_says_what_to_do(tmp_path):

@@ -50,6 +50,16 @@ TRIAL = json.loads(GOLDEN.read_text().splitlines()[0])
         json.dumps(TRIAL | {"costs_s": [-1.0]}),
         json.dumps(TRIAL | {"target": {"arch": "x86_64"}}),
         json.dumps(TRIAL)[:-20],
+        json.dumps(TRIAL | {"seed": float("inf")}),
+        json.dumps(TRIAL | {"costs_s": [10**400]}),
+        json.dumps(TRIAL | {"target": TRIAL["target"] | {"features": [["avx2"]]}}),
+        json.dumps(TRIAL | {"workload": TRIAL["workload"] | {"n": 10**400}}),
+        json.dumps(TRIAL | {"config": {"split": [1, 10**400]}}),
+        json.dumps(
+            {k: v for k, v in TRIAL.items() if k != "status"} | {"done": None, "cost_s": 1, "default_s": 1, "trials": 1e999}
+        ),
+        "[" * 100_000,
+        '{"v":1,"workload":' + "[" * 100_000,
     ],
 )
 def test_unreadable_or_newer_lines_are_none(text):
