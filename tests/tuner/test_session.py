@@ -190,6 +190,18 @@ def test_a_kernel_of_no_weight_is_not_searched():
     assert tried("small") > 16 and tried("large", "small", small=1.0) > 16
 
 
+def test_what_is_slower_than_the_default_is_no_finalist():
+    """Level with it within the spread, but slower in the median: the report would say that tuning lost."""
+    costs = {DEFAULT: (1.0, 1.0, 1.0), FAST: (0.9, 1.01, 1.1), '{"a":2,"b":0}': (0.8, 0.99, 1.2)}
+    seen = []
+    s, _, runner, db = session(
+        [task()], table({k: 1.0 for k in costs}, 5.0), recheck=lambda finalists, seconds: seen.extend(*finalists.values()) or {}
+    )
+    runner.compare = lambda task, paths, seconds=None: [Outcome("ok", costs[p.split("|")[1]]) for p in paths]
+    s.run()
+    assert [canonical(c) for c in seen] == [DEFAULT, '{"a":2,"b":0}'] and canonical(db.verdicts[0].config) == DEFAULT
+
+
 def test_what_was_negligible_beside_others_is_searched_alone():
     script = lambda t, c: 1e-3 if t.name.startswith("small") else 10.0  # noqa: E731
     small = task("small", template=BIG)
