@@ -393,6 +393,8 @@ COMMANDS: dict[str, tuple[list[str], int, str]] = {
     "parameters that do not fit": (["run", "package", "--inputs", "in.npz", "--outputs", "o", "--states", "m.py"], 1, r"m.py"),
     "an empty log": (["log", "best", "empty.jsonl"], 1, r"no readable line.*tilegrad tune"),
     "a missing log": (["compile", "g.tgraph", "-o", "out", "--log", "absent.jsonl"], 2, r"absent.jsonl"),
+    "a missing log of tasks": (["tasks", "g.tgraph", "--log", "absent.jsonl"], 2, r"absent.jsonl"),
+    "a folder as a log": (["explain", "g.tgraph", "--time", "--log", "package"], 2, r"'package' is a directory"),
     "tuning for another machine": (
         ["tune", "g.tgraph", "-o", "log.jsonl", "--target", "aarch64", "--trials", "1"],
         1,

@@ -93,7 +93,10 @@ TargetOption = Annotated[
     str | None, typer.Option("--target", help="native, a CPU such as znver3, or 'llvm -mcpu=... -mattr=...'.")
 ]
 LogOption = Annotated[
-    list[Path] | None, typer.Option("--log", help="Tuning log to use instead of yours and the shipped ones; may repeat.")
+    list[Path] | None,
+    typer.Option(
+        "--log", exists=True, dir_okay=False, help="Tuning log to use instead of yours and the shipped ones; may repeat."
+    ),
 ]
 ThreadsOption = Annotated[int | None, typer.Option("--threads", min=1, help="Threads; default: the cores this process may use.")]
 
@@ -140,9 +143,6 @@ def compile(
 def _logs(log: list[Path] | None, no_logs: bool) -> list[str] | None:
     if no_logs and log:
         raise typer.BadParameter("--log and --no-logs exclude each other")
-    for path in log or ():
-        if not path.is_file():
-            raise typer.BadParameter(f"{path} is not a file", param_hint="--log")
     return [] if no_logs else [str(p) for p in log] if log else None
 
 
@@ -175,7 +175,10 @@ def explain(
     log: LogOption = None,
     threads: ThreadsOption = None,
 ) -> None:
-    """Show MODEL on its way down: the graph, the module after each phase, the kernels, the calls over planned buffers."""
+    """Show MODEL on its way down: the graph, the module after each phase, the kernels, the calls over planned buffers.
+
+    --entry, --log and --threads go with --time.
+    """
     from tilegrad import _model
 
     logs = _logs(log, False)

@@ -133,7 +133,10 @@ class Workloads:
 @app.command(epilog="Example: [bold]tilegrad tasks model.py:step[/bold]")
 def tasks(
     model: Model,
-    log: Annotated[list[Path] | None, typer.Option("--log", help="Look here instead of your log and the shipped ones.")] = None,
+    log: Annotated[
+        list[Path] | None,
+        typer.Option("--log", exists=True, dir_okay=False, help="Look here instead of your log and the shipped ones."),
+    ] = None,
     target: TargetOption = None,
     threads: ThreadsOption = None,
     json: JsonOption = False,
@@ -164,8 +167,6 @@ def tasks(
 
 def _read(logs: list[Path]) -> tuning_logs.Records:
     records = tuning_logs.Records.load(logs)
-    if records.skipped:
-        typer.echo(f"{records.skipped} lines skipped: damaged, or of a newer version", err=True)
     if not records.lines:
         names = ", ".join(map(str, logs))
         hint = "Write one with `tilegrad tune MODEL -o LOG`."
