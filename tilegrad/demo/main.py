@@ -8,7 +8,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -69,8 +69,7 @@ def _one(name: str, train: digits.Split, test: digits.Split, folder: Path, log: 
     report = tg.tune(untuned, budget_s=budget_s, log=log, progress=listener("table") if sys.stderr.isatty() else None)
     say(replace(report, tasks=tuple(t for t in report.tasks if t.row.trials)).text())
     tuned = _step(name, train, logs=[log])
-    # One after the other, so that the step times are those of one machine in one state.
-    runs = {"untuned": _train(name, untuned, train), "tuned": _train(name, tuned, train)}
+    runs = _train(name, {"untuned": untuned, "tuned": tuned}, train)
     torch = _torch(name, initial, folder)
     if torch is not None:
         runs["PyTorch"] = torch
@@ -94,15 +93,19 @@ def _step(name: str, train: digits.Split, logs: Sequence[Path]) -> Any:
     return tg.compile_step(model, tg.nn.functional.cross_entropy, optimizer, example, logs=logs)
 
 
-def _train(name: str, step: Any, train: digits.Split) -> Run:
-    losses, seconds = [], []
-    total = EPOCHS[name] * digits.steps_per_epoch(train)
-    for i, (x, y) in enumerate(digits.batches(train, EPOCHS[name])):
-        step.optimizer.lr = digits.learning_rate(LEARNING_RATE, i / total)
-        start = time.perf_counter()
-        losses.append(float(step(x, y)))
-        seconds.append(time.perf_counter() - start)
-    return Run(losses, seconds)
+def _train(name: str, steps: Mapping[str, Any], train: digits.Split) -> dict[str, Run]:
+    """Train with each, epoch by epoch in turns, so that what disturbs the machine meets all alike."""
+    runs = {who: Run([], []) for who in steps}
+    length = digits.steps_per_epoch(train)
+    batches = list(digits.batches(train, EPOCHS[name]))
+    for first in range(0, len(batches), length):
+        for who, step in steps.items():
+            for i, (x, y) in enumerate(batches[first : first + length], first):
+                step.optimizer.lr = digits.learning_rate(LEARNING_RATE, i / len(batches))
+                start = time.perf_counter()
+                runs[who].losses.append(float(step(x, y)))
+                runs[who].seconds.append(time.perf_counter() - start)
+    return runs
 
 
 def _torch(name: str, initial: dict[str, np.ndarray], folder: Path) -> Run | None:
