@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tilegrad._base.target import Target
@@ -37,17 +38,18 @@ class LogDatabase:
     ) -> None:
         self._appender = Appender(log) if log is not None else None
         own = read(log).lines if log is not None else ()
+        self._own: dict[tuple[str, str], list[Line]] = defaultdict(list)
+        for line in own:
+            self._own[line.template, line.workload_key].append(line)
         past = [line for path in warm_start for line in read(path).lines]
         known = [line for path in shipped() for line in read(path).lines]
         mine = [line for line in own if line.run != run]
-        self._own = list(own)
         self._foreign = [*known, *past, *mine]
         self._records = Records([*past, *mine], known)
 
     def recall(self, task: Task) -> dict[str, Record]:
         """Trials of this task in the log, measured with the same thread count, by canonical config."""
-        mine = [r for r in self._own if isinstance(r, Record) and self._same(r, task)]
-        return {canonical(r.config): r for r in mine}
+        return {canonical(r.config): r for r in self._mine(task) if isinstance(r, Record)}
 
     def recorded(self, task: Task) -> list[dict[str, Any]]:
         """Configs of this workload that worked: every one in the log, and the best of other logs."""
@@ -66,12 +68,11 @@ class LogDatabase:
 
     def verdict(self, task: Task) -> Verdict | None:
         """The last verdict on this task in the log."""
-        found = [v for v in self._own if isinstance(v, Verdict) and self._same(v, task)]
-        return found[-1] if found else None
+        return next((v for v in reversed(self._mine(task)) if isinstance(v, Verdict)), None)
 
     def append(self, line: Line) -> None:
         """Keep one line; it is in the file before this returns."""
-        self._own.append(line)
+        self._own[line.template, line.workload_key].append(line)
         if self._appender is not None:
             self._appender.append(line)
 
@@ -80,11 +81,13 @@ class LogDatabase:
         if self._appender is not None:
             self._appender.close()
 
-    @staticmethod
-    def _same(line: Line, task: Task) -> bool:
+    def _mine(self, task: Task) -> list[Line]:
+        """Lines of the log on this very task, from machines with the same vectors and threads."""
         w = task.workload
-        if line.template != task.template.name or line.workload_key != w.key:
-            return False
-        mine, theirs = record_target(task.target, w.json()), line.target
-        same = theirs["arch"] == mine["arch"] and theirs["threads"] == mine["threads"]
-        return same and set(theirs["features"]) == set(mine["features"])
+        mine = record_target(task.target, w.json())
+
+        def same(theirs: Mapping[str, Any]) -> bool:
+            alike = theirs["arch"] == mine["arch"] and theirs["threads"] == mine["threads"]
+            return alike and set(theirs["features"]) == set(mine["features"])
+
+        return [line for line in self._own[task.template.name, w.key] if same(line.target)]

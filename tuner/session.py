@@ -6,16 +6,17 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any, Literal, Protocol
 
 from tilegrad._base.errors import TuningError
 from tilegrad.tuner import stats
 from tilegrad.tuner.database import record_target
-from tilegrad.tuner.events import Event, Listener, Row
+from tilegrad.tuner.events import Event, Listener
 from tilegrad.tuner.interfaces import Builder, Database, Outcome, Runner, Strategy
 from tilegrad.tuner.report import Report, TaskResult
+from tilegrad.tuner.state import State
 from tilegrad.tuner.task import Space, Task
 from tilegrad.tuning_logs import Record, Verdict
 
@@ -61,78 +62,6 @@ class Recheck(Protocol):
     def __call__(self, finalists: Mapping[str, Sequence[Mapping[str, Any]]], seconds: float | None) -> Mapping[str, int]: ...
 
 
-@dataclass
-class _State:
-    """What a session knows about one task."""
-
-    index: int
-    task: Task
-    space: Space
-    strategy: Strategy
-    known: dict[str, Record]
-    roofline_s: float | None
-    results: dict[int, Record] = field(default_factory=dict)
-    best_s: float = math.inf
-    paths: dict[int, str] = field(default_factory=dict)
-    measured: int = 0
-    done: str | None = None
-    verdict: Verdict | None = None
-    reference_s: float | None = None
-    error: str = ""
-
-    def take(self, i: int, record: Record) -> None:
-        """Note the result of a trial, new or recalled."""
-        self.results[i] = record
-        self.best_s = min(self.best_s, record.cost_s)
-
-    @property
-    def trials(self) -> int:
-        """Trials so far; those of earlier sessions count."""
-        return max(len(self.results), self.verdict.trials if self.verdict else 0)
-
-    @property
-    def measured_s(self) -> float:
-        """Seconds of the fastest trial, of an earlier session's verdict where that settles the task; 0 before any succeeded."""
-        found = self.verdict.cost_s if self.verdict else self.best_s
-        return found if math.isfinite(found) else 0.0
-
-    @property
-    def known_s(self) -> float:
-        """Seconds of a run as far as they are known: the fastest trial's, before that the analytic model's."""
-        if math.isfinite(self.best_s) or not len(self.space):
-            return self.best_s
-        return float(self.space.estimates[self.space.default])
-
-    @property
-    def saving(self) -> float:
-        """Seconds per run of the model that more trials may save."""
-        share = self.strategy.gain()
-        if self.roofline_s:
-            share = min(share, max(0.0, 1.0 - self.roofline_s / self.known_s))
-        return self.task.weight * self.known_s * share
-
-    @property
-    def won_s(self) -> float:
-        """Seconds per run of the model that the fastest trial saves over the default's; all of its time where that failed."""
-        default = self.results.get(self.space.default)
-        return self.task.weight * ((default.cost_s if default and default.costs_s else 2 * self.best_s) - self.best_s)
-
-    def row(self) -> Row:
-        last = next(reversed(self.results.values()), None)
-        default = self.results.get(self.space.default)
-        default_s = default.cost_s if default and default.costs_s else None
-        best_s = self.best_s if math.isfinite(self.best_s) else None
-        if self.verdict is not None:
-            default_s, best_s = self.verdict.default_s, self.verdict.cost_s
-        trials = self.trials
-        errors = sum(r.status != "ok" for r in (self.results or self.known).values())
-        last_s = last.cost_s if last and last.costs_s else None
-        return Row(
-            self.index, self.task.name, self.task.weight, trials, errors, last_s, default_s, best_s, self.task.gflops(best_s),
-            self.task.gflops(last_s), self.roofline_s / best_s if self.roofline_s and best_s else None, self.done,
-        )  # fmt: skip
-
-
 class Session:
     """One run over some tasks. Everything that touches the world is injected.
 
@@ -166,7 +95,7 @@ class Session:
         self._fresh = 0
         for i, task in enumerate({t.key: t for t in tasks}.values()):
             space = Space(task, database.recorded(task))
-            self._states.append(_State(i, task, space, strategy(space), database.recall(task), roofline(task)))
+            self._states.append(State(i, task, space, strategy(space), database.recall(task), roofline(task)))
 
     # --- the loop ---
 
@@ -243,7 +172,7 @@ class Session:
         """Seconds until the budget is used up; None without one."""
         return None if self._limits.seconds is None else max(0.0, self._limits.seconds - self._elapsed())
 
-    def _finished(self, s: _State, total_s: float) -> str | None:
+    def _finished(self, s: State, total_s: float) -> str | None:
         if self._limits.trials_per_task is not None and len(s.results) >= self._limits.trials_per_task:
             return "trials"
         if len(s.results) >= HOPELESS and math.isinf(s.best_s):
@@ -261,11 +190,11 @@ class Session:
         return sum(s.task.weight * s.measured_s for s in self._states)
 
     @staticmethod
-    def _negligible(s: _State, total_s: float) -> bool:
+    def _negligible(s: State, total_s: float) -> bool:
         """Whether nothing that this task may save would be seen in the time of all."""
         return s.task.weight * s.known_s < NEGLIGIBLE * total_s
 
-    def _round(self, s: _State, most: int = BATCH) -> None:
+    def _round(self, s: State, most: int = BATCH) -> None:
         """One batch of one task."""
         room = min(BATCH, most)
         if self._limits.trials is not None:
@@ -294,7 +223,7 @@ class Session:
         for i in batch:
             s.strategy.observe(i, s.results[i])
 
-    def _try(self, s: _State, indices: list[int]) -> None:
+    def _try(self, s: State, indices: list[int]) -> None:
         """Build and measure configs; every finished trial is kept before the next one starts."""
         good: list[int] = []
         default = s.results.get(s.space.default)
@@ -322,20 +251,20 @@ class Session:
                 self._drifted(s, outcome)
                 self._keep(s, i, outcome)
 
-    def _measure(self, s: _State, indices: list[int]) -> Any:
+    def _measure(self, s: State, indices: list[int]) -> Any:
         best = s.best_s if math.isfinite(s.best_s) else None
         reference = s.paths.get(s.space.default)
         outcomes = self._runner.measure(s.task, [s.paths[i] for i in indices], reference, best) if indices else ()
         return zip(indices, outcomes, strict=True)
 
-    def _drifted(self, s: _State, outcome: Outcome) -> bool:
+    def _drifted(self, s: State, outcome: Outcome) -> bool:
         if outcome.reference_s is None:
             return False
         if s.reference_s is None:
             s.reference_s = outcome.reference_s
         return abs(outcome.reference_s / s.reference_s - 1.0) > DRIFT
 
-    def _keep(self, s: _State, i: int, outcome: Outcome) -> None:
+    def _keep(self, s: State, i: int, outcome: Outcome) -> None:
         w, costs = s.task.workload.json(), _rounded(outcome.costs_s)
         record = Record(
             s.task.template.name, w, record_target(s.task.target, w), s.space.configs[i], outcome.status, costs,
@@ -354,7 +283,7 @@ class Session:
 
     def _conclude(self) -> None:
         """Compare the fastest with the default in interleaved rounds and write a verdict for every task that has news."""
-        finals: dict[str, tuple[_State, list[int], Mapping[int, tuple[float, ...]]]] = {}
+        finals: dict[str, tuple[State, list[int], Mapping[int, tuple[float, ...]]]] = {}
         news = []
         for s in self._states:
             earlier = self._database.verdict(s.task)
@@ -381,7 +310,7 @@ class Session:
             self._database.append(s.verdict)
             self._emit("task", s)
 
-    def _compared(self, s: _State, seconds: float | None) -> dict[int, tuple[float, ...]]:
+    def _compared(self, s: State, seconds: float | None) -> dict[int, tuple[float, ...]]:
         """Costs of the default and the contenders, measured side by side; the trials' own costs where that fails, or where
         ``seconds`` are too few."""
         ok = sorted((i for i, r in s.results.items() if r.costs_s), key=lambda i: (s.results[i].cost_s, i))
@@ -400,13 +329,13 @@ class Session:
         outcomes = self._runner.compare(s.task, [s.paths[i] for i in top], seconds) if top else []
         return {i: costs for i, o in zip(top, outcomes, strict=True) if (costs := _rounded(o.costs_s))} or apart
 
-    def _winner(self, s: _State, costs: Mapping[int, tuple[float, ...]]) -> int:
+    def _winner(self, s: State, costs: Mapping[int, tuple[float, ...]]) -> int:
         """The fastest, if it beats the default by more than the spread; otherwise the default."""
         winner = min(costs, key=lambda i: (statistics.median(costs[i]), i))
         default = costs.get(s.space.default)
         return s.space.default if default is not None and not stats.faster(costs[winner], default) else winner
 
-    def _finalists(self, s: _State, costs: Mapping[int, tuple[float, ...]]) -> list[int]:
+    def _finalists(self, s: State, costs: Mapping[int, tuple[float, ...]]) -> list[int]:
         """The winner first; then the default and what is not significantly slower than the winner, FINALISTS in all. Nothing
         that is slower than the default."""
         winner = self._winner(s, costs)
@@ -416,7 +345,7 @@ class Session:
         default = [s.space.default] if s.space.default in costs else []
         return list(dict.fromkeys([winner, *default, *level]))[:FINALISTS]
 
-    def _verdict(self, s: _State, i: int, costs: Mapping[int, tuple[float, ...]], done: str | None) -> Verdict:
+    def _verdict(self, s: State, i: int, costs: Mapping[int, tuple[float, ...]], done: str | None) -> Verdict:
         w, default = s.task.workload.json(), costs.get(s.space.default)
         target, mode = record_target(s.task.target, w), self._mode(s.task)
         return Verdict(
@@ -434,7 +363,7 @@ class Session:
 
     # --- telling ---
 
-    def _result(self, s: _State) -> TaskResult:
+    def _result(self, s: State) -> TaskResult:
         config = s.verdict.config if s.verdict else None
         costs = tuple(r.cost_s if r.costs_s else None for r in s.results.values())
         return TaskResult(s.row(), s.task.template.name, s.task.workload.json(), config, costs, s.error)
@@ -453,7 +382,7 @@ class Session:
             left.append((total - sum(len(s.results) for s in self._states)) * elapsed / self._fresh)
         return max(0.0, min(left)) if left else None
 
-    def _emit(self, kind: Any, s: _State | None = None, *, rows: bool = False, status: str = "", text: str = "") -> None:
+    def _emit(self, kind: Any, s: State | None = None, *, rows: bool = False, status: str = "", text: str = "") -> None:
         if self._listener is not None:
             every = tuple(t.row() for t in self._states) if rows else ()
             self._listener(Event(kind, s.row() if s else None, every, status, text, self._elapsed(), self._eta()))
